@@ -1,0 +1,3 @@
+#include "mlp_kernel.h"
+
+FMLP_DEFINE_KERNELS(kAvx512Kernels)

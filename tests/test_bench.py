@@ -1,0 +1,350 @@
+"""The benchmark's own parts: clocks, peers, tables, files; and `inspect`. No test asserts a speed."""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import functools
+import io
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fmlp_op.bench import inspect as inspect_module
+from fmlp_op.bench import measure, peers, report, suites, timing
+from fmlp_op.bench.baselines import BASELINES, compile_baselines
+from fmlp_op.bench.occupancy import occupancy
+from fmlp_op.bench.peaks import Peaks, float32_precision
+from fmlp_op.bench.peers import EAGER, FMLP, INDUCTOR, OPERATOR
+from fmlp_op.bench.progress import Progress
+from fmlp_op.bench.timing import Timing
+from fmlp_op.bench.workload import REFERENCE, Workload
+from fmlp_op.cli import main
+from fmlp_op.info import cuda_info
+from fmlp_op.plan import DEVICES
+
+needs_nvrtc = pytest.mark.skipif(
+    bool(cuda_info()["nvrtc_missing"]), reason="needs NVRTC: pip install nvidia-cuda-nvrtc"
+)
+
+
+@pytest.fixture
+def small_suites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cells and no Inductor, which takes long to compile."""
+    for name in ("reference", "sweep"):
+        cells = (((8, 8, 8, 8), 1), ((8, 8, 8, 8), 4))
+        small = replace(suites.SUITES[name, "cpu"], cells=cells, peers=(EAGER, FMLP, OPERATOR), quick=(0, 1))
+        monkeypatch.setitem(suites.SUITES, (name, "cpu"), small)
+    monkeypatch.setattr(suites, "_QUICK_SECONDS", 0.05)
+    monkeypatch.setattr(suites, "peaks", lambda workload: Peaks(2e9, "an assumption", 1e9))
+
+
+def the_only_line(text: str) -> str:
+    (line,) = text.splitlines()
+    return line
+
+
+def cell(rows: int, seconds: dict[str, float], fused: bool = True) -> measure.Cell:
+    timings = {(peer, measure.HOST): Timing((value,)) for peer, value in seconds.items()}
+    return measure.Cell(Workload((8, 8, 8, 8), rows, threads=1), timings, fused=fused)
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_are_interleaved() -> None:
+    order: list[str] = []
+
+    def one(name: str) -> float:
+        order.append(name)
+        return 1.0
+
+    timings = timing.interleave({name: functools.partial(one, name) for name in "ab"}, seconds=0.0, fewest=3)
+    assert order == ["a", "b"] * 3
+    assert timings["a"].seconds == (1.0, 1.0, 1.0)
+
+
+def test_a_timing_gives_median_quartiles_and_spread() -> None:
+    found = Timing((4.0, 1.0, 2.0, 3.0, 100.0))
+    assert (found.median, found.quartiles) == (3.0, (2.0, 4.0))
+    assert found.spread == pytest.approx(2 / 3)
+    assert Timing((5.0,)).spread == 0
+
+
+def test_threads_and_precision_are_restored_after_an_error() -> None:
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    with pytest.raises(ValueError), timing.num_threads(1), float32_precision("tf32"):
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (1, "high")
+        raise ValueError
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+def test_a_round_counts_only_its_own_calls() -> None:
+    calls = 0
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+
+    count = timing.warm_up(call)
+    assert calls == count + 3
+    assert 0 < timing.back_to_back(call, 10)() < 1
+    assert calls == count + 13
+
+
+# --- what is compared -------------------------------------------------------------------------------------------------
+
+
+def test_a_workload_counts_operations_and_bytes() -> None:
+    parameters = 48 * 64 + 64 + 64 * 40 + 40 + 40 * 24 + 24
+    assert REFERENCE.flops == 2 * 16 * (48 * 64 + 64 * 40 + 40 * 24)
+    assert REFERENCE.bytes == 4 * (16 * 48 + parameters + 16 * 24)
+    assert replace(REFERENCE, dtype="bfloat16").bytes * 2 == REFERENCE.bytes
+
+
+@pytest.mark.parametrize("widths", [(8, 8, 8, 8), (8, 16, 4)])
+def test_every_peer_computes_the_same(widths: tuple[int, ...]) -> None:
+    workload = Workload(widths, 4)
+    with torch.no_grad():
+        model, x = workload.model(), workload.example_input()
+        found, missing = peers.build(model, x, (EAGER, FMLP, OPERATOR))
+        assert missing == {}
+        for peer in found:
+            torch.testing.assert_close(peer.call(), model(x))
+
+
+def test_a_peer_with_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "operator_call", lambda model, x, allow_tf32: lambda: model(x) + 1)
+    with torch.no_grad():
+        found = measure.cpu_cell(Workload((8, 8, 8, 8), 4), (EAGER, OPERATOR), 0.0, False)
+    assert found.peers == [EAGER]
+    assert found.missing == {OPERATOR: "its result differs from eager's"}
+
+
+def test_a_peer_that_cannot_be_built_is_missing_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such kernel\nand a long story")
+
+    monkeypatch.setattr(peers, "operator_call", fail)
+    with torch.no_grad():
+        model = REFERENCE.model()
+        found, missing = peers.build(model, REFERENCE.example_input(), (EAGER, OPERATOR))
+    assert [peer.name for peer in found] == [EAGER]
+    assert missing == {OPERATOR: "RuntimeError: no such kernel"}
+
+
+def test_the_sweeps_cover_the_grid_that_was_promised() -> None:
+    assert len(suites.SUITES["sweep", "cpu"].cells) == 9 * 8
+    assert len(suites.SUITES["sweep", "cuda"].cells) == 11 * 6
+    for suite in suites.SUITES.values():
+        assert 0 < len(suite.quick) < len(suite.cells)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+CPU = ["--quick", "--device", "cpu", "--dtype", "float32", "--threads", "1"]
+
+
+def test_bench_prints_a_table_and_writes_csv(
+    small_suites: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "times.csv"
+    assert main(["bench", *CPU, "--csv", str(file)]) == 0
+    text = capsys.readouterr().out
+    for words in (f"torch {torch.__version__}", "8→8→8→8, 4 rows, float32, cpu, 1 thread", "call µs", "% of peak"):
+        assert words in text
+    with file.open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["rows"], row["peer"]) for row in rows] == [(r, p) for r in "14" for p in (EAGER, FMLP, OPERATOR)]
+    assert all(float(row["fastest_us"]) <= float(row["median_us"]) for row in rows)
+
+
+def test_bench_sweep_prints_a_line_per_cell_and_a_summary(
+    small_suites: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--suite", "sweep", *CPU]) == 0
+    text = capsys.readouterr().out
+    assert "of 2 cells lost" in text and "Geometric mean of the speed-up" in text
+
+
+@pytest.mark.parametrize("suite", ["reference", "sweep"])
+def test_bench_draws_a_picture(suite: str, small_suites: None, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "times.png"
+    assert main(["bench", "--suite", suite, *CPU, "--plot", str(file)]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_sweep_summary_names_losing_cells_and_means_over_fused_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    won = cell(1, {EAGER: 4.0, INDUCTOR: 8.0, FMLP: 2.0, OPERATOR: 1.0})
+    lost = cell(2, {EAGER: 3.0, INDUCTOR: 2.0, FMLP: 4.0, OPERATOR: 2.0})
+    declined = cell(3, {EAGER: 1.0, INDUCTOR: 1.0, FMLP: 1.04, OPERATOR: 9.0}, fused=False)
+    report.print_sweep_summary([won, lost, declined])
+    text = capsys.readouterr().out
+    assert "1 of 3 cells lost" in text and "8→8→8→8, 2 rows, float32, cpu, 1 thread: 2.00 times" in text
+    assert "over 2 fused cells, compiled: 1.00" in text
+    assert "over 2 fused cells, operator called directly: 2.00" in text
+
+
+def test_a_missing_peer_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    found = replace(cell(1, {EAGER: 1e-6}), missing={INDUCTOR: "no C++ compiler"})
+    report.print_cell(found, one_line=False, is_first=True)
+    assert f"{INDUCTOR}: no C++ compiler" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (["--device", "cpu", "--dtype", "tf32"], 2, "tf32 is a format of GPUs"),
+        (["--device", "cpu", "--csv", "/no/such/folder/a.csv"], 2, "cannot write /no/such/folder/a.csv"),
+        (["--device", "cpu", "--plot", "picture.mp3"], 2, "the ending must be one of"),
+    ],
+)
+def test_bench_refuses_before_it_measures(
+    arguments: list[str], exit_code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--plot" in arguments:
+        pytest.importorskip("matplotlib")
+    assert main(["bench", *arguments]) == exit_code
+    assert words in the_only_line(capsys.readouterr().err)
+
+
+def test_bench_without_matplotlib_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    assert main(["bench", "--device", "cpu", "--plot", "picture.png"]) == 1
+    assert "pip install matplotlib" in the_only_line(capsys.readouterr().err)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_bench_on_a_gpu_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--device", "cuda"]) == 1
+    assert "finds no CUDA GPU" in the_only_line(capsys.readouterr().err)
+
+
+def test_progress_redraws_a_terminals_line_and_writes_lines_to_a_log() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, log = Terminal(), io.StringIO()
+    for stream in (terminal, log):
+        progress = Progress(3, "working", stream)
+        for step in range(4):
+            progress.update(step, "on it")
+        progress.close()
+    assert "\n" not in terminal.getvalue() and terminal.getvalue().count("\r") == 5
+    assert [line[:11] for line in log.getvalue().splitlines()] == ["working 0/3", "working 3/3"]
+
+
+# --- CUDA -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16", "float16"])
+def test_a_cuda_cell_has_every_clock_and_both_baselines(dtype: str) -> None:
+    workload = replace(REFERENCE, dtype=dtype, device="cuda")
+    names = (EAGER, peers.GRAPH_OF_EAGER, FMLP, OPERATOR)
+    with torch.no_grad(), float32_precision(dtype):
+        found = measure.cuda_cell(workload, names, 0.1, True)
+    assert found.missing == {}
+    assert found.clocks == [measure.HOST, measure.LATENCY, measure.GPU, measure.GPU_COLD]
+    for peer in (EAGER, OPERATOR, FMLP, *BASELINES):
+        assert found.seconds(peer, measure.GPU) is not None
+
+
+def _nvrtc() -> ctypes.CDLL | None:
+    """NVRTC of pip's nvidia-cuda-nvrtc, its helper library loaded first."""
+    nvidia = find_spec("nvidia")
+    for folder in (nvidia and nvidia.submodule_search_locations) or ():
+        for library in Path(folder).glob("*/lib/libnvrtc.so.*"):
+            for helper in library.parent.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(helper), mode=ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(str(library))
+    return None
+
+
+@pytest.mark.parametrize("arch", list(DEVICES))
+@pytest.mark.parametrize("scalar", ["FLOAT32", "FLOAT16", "BFLOAT16"])
+def test_the_baseline_kernels_compile(arch: str, scalar: str) -> None:
+    nvrtc = _nvrtc()
+    if nvrtc is None:
+        pytest.skip("needs nvidia-cuda-nvrtc")
+    assert b"warp_per_output" in compile_baselines(arch, scalar, nvrtc)
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+@needs_nvrtc
+def test_inspect_prints_what_the_kernel_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--dims", "48,64,40,24", "--batch", "16", "--arch", "sm_80"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("48→64→40→24, 16 rows, float32, sm_80: row kernel, because")
+    for part in (
+        "registers",
+        "spills",
+        "shared memory",
+        "occupancy",
+        "bytes needed",
+        "bytes requested",
+        "instructions",
+    ):
+        assert part in text
+
+
+@needs_nvrtc
+def test_inspect_counts_instructions_with_a_disassembler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "cuobjdump"
+    lines = ["/*0000*/ LDG.E.128 R4, [R2] ;", "/*0010*/ @!P0 FFMA R1, R2, R3, R1 ;", "/*0020*/ FFMA R1, R4, R5, R1 ;"]
+    tool.write_text("#!/bin/sh\ntest -s $2 && cat <<'E'\n" + "\n".join(lines) + "\nE\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert main(["inspect", "--dims", "8,8,8,8"]) == 0
+    assert "3: FFMA 2, LDG.128 1" in capsys.readouterr().out
+
+
+def test_inspect_without_nvrtc_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect_module, "cuda_info", lambda: {"nvrtc_missing": "NVRTC was not found"})
+    assert main(["inspect", "--dims", "8,8,8,8"]) == 1
+    assert "pip install nvidia-cuda-nvrtc" in the_only_line(capsys.readouterr().err)
+
+
+def test_inspect_of_what_no_kernel_serves_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--dims", "4096,4096,4096,4096", "--dtype", "float64"]) == 0
+    assert "no fused kernel, torch's own operators serve, because" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dims", ["48,x", "48", "48,0,8", ",".join(["8"] * 18)])
+def test_inspect_refuses_dims_that_are_no_chain(dims: str) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["inspect", "--dims", dims])
+    assert exit_.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared_bytes", "blocks", "limited_by"),
+    [
+        (256, 78, 432, 3, "registers"),  # 78 rounds up to 80: 2560 a warp, 25 warps fit
+        (1024, 32, 0, 2, "warps"),
+        (32, 16, 0, 32, "blocks"),
+        (128, 32, 100_000, 2, "shared memory"),
+    ],
+)
+def test_occupancy_names_the_limit_that_binds(
+    threads: int, registers: int, shared_bytes: int, blocks: int, limited_by: str
+) -> None:
+    found = occupancy(DEVICES["sm_90"], threads, registers, shared_bytes)
+    assert (found.blocks, found.limited_by) == (blocks, limited_by)
