@@ -1,12 +1,12 @@
 #include "chain.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace fmlp {
 namespace {
 
 TensorInfo inspect(const Tensor& tensor, Layout layout) {
+  static const int32_t cpu = aoti_torch_device_type_cpu();
   TensorInfo info;
   int64_t* sizes = nullptr;
   int64_t* strides = nullptr;
@@ -15,7 +15,8 @@ TensorInfo inspect(const Tensor& tensor, Layout layout) {
   if (layout == Layout::strided) check(aoti_torch_get_strides(tensor.get(), &strides), "the strides of a tensor");
   check(aoti_torch_get_dtype(tensor.get(), &info.dtype), "the dtype of a tensor");
   check(aoti_torch_get_device_type(tensor.get(), &info.device_type), "the device of a tensor");
-  check(aoti_torch_get_device_index(tensor.get(), &info.device_index), "the device of a tensor");
+  if (info.device_type != cpu)
+    check(aoti_torch_get_device_index(tensor.get(), &info.device_index), "the device of a tensor");
   info.sizes = sizes;
   info.strides = strides;
   return info;
@@ -27,20 +28,28 @@ std::string shape(const TensorInfo& info) {
   return text + "]";
 }
 
-std::string argument(const Chain& chain, const char* kind, int layer) {
-  if (chain.numbered) return std::string(1, kind[0]) + std::to_string(layer + 1);
-  return std::string(kind) + (kind[0] == 'b' ? "iases[" : "eights[") + std::to_string(layer) + "]";
-}
+// What the caller knows an operand as: w1 and b1, or weights[0] and biases[0].
+struct Operand {
+  const Chain& chain;
+  bool is_bias;
+  int layer;
+
+  std::string name() const {
+    std::string text = chain.numbered ? (is_bias ? "b" : "w") : (is_bias ? "biases[" : "weights[");
+    text += std::to_string(chain.numbered ? layer + 1 : layer);
+    return chain.numbered ? text : text + "]";
+  }
+};
 
 [[noreturn]] void refuse(const Chain& chain, const std::string& sentence) {
   throw std::runtime_error(std::string("fmlp::") + chain.op + ": " + sentence);
 }
 
-void check_dtype_and_device(const Chain& chain, const std::string& name, const TensorInfo& info) {
+void check_dtype_and_device(const Chain& chain, const Operand& operand, const TensorInfo& info) {
   if (info.dtype != chain.x_info.dtype)
-    refuse(chain, name + " and x have different dtypes; convert one of them, or use torch.autocast.");
+    refuse(chain, operand.name() + " and x have different dtypes; convert one of them, or use torch.autocast.");
   if (info.device_type != chain.x_info.device_type || info.device_index != chain.x_info.device_index)
-    refuse(chain, name + " and x are on different devices; move one of them with .to(device).");
+    refuse(chain, operand.name() + " and x are on different devices; move one of them with .to(device).");
 }
 
 bool is_contiguous(const TensorInfo& info) {
@@ -52,22 +61,24 @@ bool is_contiguous(const TensorInfo& info) {
   return true;
 }
 
-Tensor empty(const std::vector<int64_t>& sizes, const TensorInfo& like) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
+// Contiguous, with the dtype, device and sizes of `like`, but for the last size.
+Tensor empty(const TensorInfo& like, int64_t last_size) {
+  constexpr int64_t kMaxDim = 64;  // torch's own limit
+  int64_t sizes[kMaxDim], strides[kMaxDim], stride = 1;
+  check(like.dim > kMaxDim, "a tensor of more than 64 dimensions");
+  for (int64_t d = like.dim - 1; d >= 0; --d) {
+    sizes[d] = d == like.dim - 1 ? last_size : like.sizes[d];
     strides[d] = stride;
     stride *= std::max<int64_t>(sizes[d], 1);
   }
   AtenTensorHandle handle = nullptr;
-  check(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), like.dtype,
-                                 like.device_type, like.device_index, &handle),
+  check(aoti_torch_empty_strided(like.dim, sizes, strides, like.dtype, like.device_type, like.device_index, &handle),
         "memory for a result");
   return Tensor(handle);
 }
 
 void replace_by_contiguous_copy(Tensor& tensor, TensorInfo& info) {
-  Tensor copy = empty(std::vector<int64_t>(info.sizes, info.sizes + info.dim), info);
+  Tensor copy = empty(info, info.last());
   check(aoti_torch_copy_(copy.get(), tensor.get(), 0), "a contiguous copy");
   tensor = std::move(copy);
   info = inspect(tensor, Layout::strided);
@@ -77,14 +88,16 @@ void replace_by_contiguous_copy(Tensor& tensor, TensorInfo& info) {
 bool rows_are_regular(const TensorInfo& x, int64_t& row_stride) {
   if (x.last() > 1 && x.strides[x.dim - 1] != 1) return false;
   row_stride = x.last();
-  int64_t span = 0;  // elements that one step of the dimension outside must cover; 0 until one is larger than 1
+  bool is_innermost = true;
+  int64_t span = 0;  // elements that one step of the next dimension outside must cover
   for (int64_t d = x.dim - 2; d >= 0; --d) {
     if (x.sizes[d] == 1) continue;
-    if (span == 0) {
+    if (is_innermost) {
       row_stride = x.strides[d];
     } else if (x.strides[d] != span) {
       return false;
     }
+    is_innermost = false;
     span = x.strides[d] * x.sizes[d];
   }
   return true;
@@ -121,20 +134,20 @@ void Chain::check(Layout layout) {
   int64_t features = x_info.last();
   for (int l = 0; l < depth; ++l) {
     const TensorInfo& weight = weight_info[l] = inspect(weights[l], layout);
-    const std::string name = argument(*this, "w", l);
+    const Operand weight_name{*this, false, l}, bias_name{*this, true, l};
     if (weight.dim != 2)
-      refuse(*this, name + " has shape " + shape(weight) + "; it must be [out_features, in_features].");
+      refuse(*this, weight_name.name() + " has shape " + shape(weight) + "; it must be [out_features, in_features].");
     if (weight.sizes[1] != features)
-      refuse(*this, name + " has shape " + shape(weight) + ", but its input has " + std::to_string(features) +
-                        " features; it must be [out_features, " + std::to_string(features) + "].");
-    check_dtype_and_device(*this, name, weight);
+      refuse(*this, weight_name.name() + " has shape " + shape(weight) + ", but its input has " +
+                        std::to_string(features) + " features; it must be [out_features, " + std::to_string(features) +
+                        "].");
+    check_dtype_and_device(*this, weight_name, weight);
     features = weight.sizes[0];
     if (!biases[l]) continue;
     const TensorInfo& bias = bias_info[l] = inspect(biases[l], layout);
-    const std::string bias_name = argument(*this, "b", l);
     if (bias.dim != 1 || bias.sizes[0] != features)
-      refuse(*this, bias_name + " has shape " + shape(bias) + "; it must be [" + std::to_string(features) + "], like " +
-                        name + "'s out_features.");
+      refuse(*this, bias_name.name() + " has shape " + shape(bias) + "; it must be [" + std::to_string(features) +
+                        "], like " + weight_name.name() + "'s out_features.");
     check_dtype_and_device(*this, bias_name, bias);
   }
 }
@@ -172,10 +185,6 @@ bool Chain::describe(MlpProblem& problem, MlpOperands& operands) {
   return !has_zero_width;
 }
 
-Tensor Chain::empty_like_x(int64_t last_size) const {
-  std::vector<int64_t> sizes(x_info.sizes, x_info.sizes + x_info.dim);
-  sizes.back() = last_size;
-  return empty(sizes, x_info);
-}
+Tensor Chain::empty_like_x(int64_t last_size) const { return empty(x_info, last_size); }
 
 }  // namespace fmlp

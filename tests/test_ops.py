@@ -135,10 +135,12 @@ def test_batched_x_may_have_any_strides(shape: tuple[int, ...], device: str) -> 
     x, *rest = Sample(lead=shape[:-1]).tensors(device)
     permuted = x.transpose(0, 1).contiguous().transpose(0, 1)
     expanded = x[:1].expand(x.shape)
+    expanded_inside = x.select(-2, 0).unsqueeze(-2).expand(x.shape)
     sliced = torch.cat([x, x], dim=-1)[..., : shape[-1]]
     assert_mlp_within_rule(fused_mlp(permuted, *rest), x, *rest)
     assert_mlp_within_rule(fused_mlp(sliced, *rest), x, *rest)
     assert_mlp_within_rule(fused_mlp(expanded, *rest), expanded, *rest)
+    assert_mlp_within_rule(fused_mlp(expanded_inside, *rest), expanded_inside, *rest)
 
 
 def test_a_column_slice_is_read_in_place(device: str) -> None:
@@ -294,3 +296,14 @@ def test_reference_is_what_functional_linear_says() -> None:
         reference.mlp(x, w1, w2, w3, b1, b2, b3),
         F.linear(F.relu(F.linear(F.relu(F.linear(x, w1, b1)), w2, b2)), w3, b3),
     )
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_flop_counter_counts_two_a_weight_and_row(needs_grad: bool) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    args = Sample(lead=(4, 4)).tensors(requires_grad=needs_grad)
+    with FlopCounterMode(display=False) as counter:
+        fused_mlp(*args)
+        torch.ops.fmlp.fused_chain(args[0], args[1:4], args[4:])
+    assert counter.get_total_flops() == 2 * 2 * 16 * (48 * 64 + 64 * 40 + 40 * 24)
