@@ -6,8 +6,10 @@ report = fmlp_op.rewrite(graph_module)                        # the rewrite alon
 print(fmlp_op.explain(model, x))                              # what is fused, and why the rest is not
 """
 
-from fmlp_op import _library as _library  # the library first: it says what is missing
+from fmlp_op import _library as _library  # first, since it says what is missing
+from fmlp_op import flops as flops
 from fmlp_op import testing
+from fmlp_op.autograd import recompute_hidden
 from fmlp_op.decompose import decompositions
 from fmlp_op.enable import disable, enable, enabled, options
 from fmlp_op.explain import explain
@@ -27,6 +29,7 @@ __all__ = [
     "fused_mlp",
     "options",
     "plan",
+    "recompute_hidden",
     "rewrite",
     "testing",
 ]

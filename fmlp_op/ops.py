@@ -8,17 +8,16 @@ of plain torch operators, which a compiler can fuse further. The `fused_chain` o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from fmlp_op import _library, reference
-from fmlp_op.activations import parse
+from fmlp_op import _library as _library  # defines the operators
+from fmlp_op import reference
+from fmlp_op.autograd import FusedChain
 
 __all__ = ["fused_chain", "fused_mlp"]
 
@@ -97,74 +96,6 @@ def fused_chain(
 # --- autograd ---------------------------------------------------------------------------------------------------------
 
 
-# (x, weights, biases) -> [y, hidden activation 1, …]
-_Train = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor | None]], list[Tensor]]
-
-
-class _FusedChain(torch.autograd.Function):
-    """Inputs: the forward for training, the activation after each layer, then x, the weights and the biases."""
-
-    @staticmethod
-    def forward(ctx: Any, train: _Train, activations: tuple[str, ...], *tensors: Any) -> Tensor:
-        depth = len(activations)
-        y, *hidden = train(tensors[0], tensors[1 : 1 + depth], tensors[1 + depth :])
-        ctx.activations = activations
-        # A plain linear output is not saved: users may change it in place, as they may torch's.
-        ctx.save_for_backward(*tensors, *hidden, None if activations[-1] == "identity" else y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        depth = len(ctx.activations)
-        saved = ctx.saved_tensors
-        x, weights, biases = saved[0], saved[1 : 1 + depth], saved[1 + depth : 1 + 2 * depth]
-        outputs = list(saved[1 + 2 * depth :])
-        if torch.is_grad_enabled():
-            # Under create_graph the layers' outputs must depend on the inputs, which the saved ones do not.
-            h = x
-            for layer, activation in enumerate(ctx.activations):
-                h = outputs[layer] = reference.activate(activation, F.linear(h, weights[layer], biases[layer]))
-        grads = _chain_backward(grad, x, weights, outputs, ctx.activations, ctx.needs_input_grad[2:])
-        return None, None, *grads
-
-
-def _rows(t: Tensor) -> Tensor:
-    """`[*, n]` as `[rows, n]`."""
-    return t if t.dim() == 2 else t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
-
-
-def _chain_backward(
-    grad: Tensor,
-    x: Tensor,
-    weights: Sequence[Tensor],
-    outputs: Sequence[Any],
-    activations: Sequence[str],
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    """Gradients of x, the weights and the biases; None where `needs` says so, and no work below the lowest needed.
-
-    `outputs` holds every layer's output after its activation; the last may be None where that activation is identity.
-    """
-    depth = len(weights)
-    grads: list[Tensor | None] = [None] * (1 + 2 * depth)
-    needs_weight, needs_bias = needs[1 : 1 + depth], needs[1 + depth :]
-    lowest = 0 if needs[0] else min(layer for layer in range(depth) if needs_weight[layer] or needs_bias[layer])
-    grad = _rows(grad)
-    for layer in range(depth - 1, lowest - 1, -1):
-        activation, values = parse(activations[layer])
-        if activation.name != "identity":
-            grad = activation.backward(grad, _rows(outputs[layer]), *values)
-        if needs_weight[layer]:
-            grads[1 + layer] = grad.t() @ _rows(outputs[layer - 1] if layer else x)
-        if needs_bias[layer]:
-            grads[1 + depth + layer] = grad.sum(0)
-        if layer > lowest or needs[0]:
-            grad = grad @ weights[layer]
-    if needs[0]:
-        grads[0] = grad if x.dim() == 2 else grad.reshape(x.shape)
-    return grads
-
-
 def _needs_grad(*tensors: Tensor | None) -> bool:
     return any(t is not None and t.requires_grad for t in tensors)
 
@@ -201,7 +132,7 @@ def _mlp_differentiable(
     def train(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> list[Tensor]:
         return _mlp_train(x, *weights, *biases, allow_tf32=allow_tf32)
 
-    return _FusedChain.apply(train, ("relu", "relu", "identity"), x, w1, w2, w3, b1, b2, b3)
+    return FusedChain.apply(train, ("relu", "relu", "identity"), x, w1, w2, w3, b1, b2, b3)
 
 
 def _chain_differentiable(
@@ -222,7 +153,7 @@ def _chain_differentiable(
         return _chain_train(x, weights, biases, activation, output_activation, allow_tf32=allow_tf32)
 
     activations = (activation,) * (len(weights) - 1) + (output_activation,)
-    return _FusedChain.apply(train, activations, x, *weights, *biases)
+    return FusedChain.apply(train, activations, x, *weights, *biases)
 
 
 # --- function transforms, autocast, fake tensors ----------------------------------------------------------------------
@@ -318,5 +249,4 @@ def _register() -> None:
         _registrations.impl(name, torch.library.fallthrough_kernel, "Autograd")
 
 
-assert _library.library is not None
 _register()

@@ -10,6 +10,7 @@ import torch
 from samples import ALL_BIASES, Sample
 from torch.autograd import forward_ad
 
+import fmlp_op
 from fmlp_op import reference
 
 fused_mlp = torch.ops.fmlp.fused_mlp
@@ -174,6 +175,41 @@ def test_autocast_leaves_float64_alone() -> None:
     args = SMALL.tensors()
     with torch.autocast("cpu", torch.bfloat16):
         assert fused_mlp(*args).dtype == torch.float64
+
+
+@pytest.fixture
+def recomputing():
+    fmlp_op.recompute_hidden(True)
+    yield
+    fmlp_op.recompute_hidden(False)
+
+
+def saved_bytes(*args: torch.Tensor) -> int:
+    """Of what a forward keeps for its backward, parameters and x not counted."""
+    own = {t.data_ptr() for t in args}
+    sizes: list[int] = []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        if t.data_ptr() not in own:
+            sizes.append(t.nbytes)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        fused_mlp(*args)
+    return sum(sizes)
+
+
+def test_recomputing_saves_no_hidden_activation_and_gives_the_same_gradients(recomputing) -> None:
+    args = SMALL.tensors(requires_grad=True)
+    assert saved_bytes(*args) == 0
+    plain = torch.autograd.grad(reference.mlp(*args).square().sum(), args)
+    assert_same(torch.autograd.grad(fused_mlp(*args).square().sum(), args), plain)
+    assert torch.autograd.gradgradcheck(fused_mlp, args)
+
+
+def test_by_default_the_hidden_activations_are_saved() -> None:
+    args = SMALL.tensors(requires_grad=True)
+    assert saved_bytes(*args) == 5 * (9 + 6) * 8
 
 
 def test_checkpointing_recomputes_and_gives_the_same_gradients() -> None:
