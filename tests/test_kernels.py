@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -49,20 +51,120 @@ ROW = [
 ]
 
 
+# Per architecture what serves it, in the order of DEVICES: sm_80, sm_90, sm_100, sm_120.
+TILE = [
+    (problem((64,) * 4, 65536, torch.bfloat16), "tile tile tile tile"),
+    (problem((128,) * 4, 2**20, torch.float16), "tile tile tile tile"),
+    (problem((17, 100, 31, 5), 2**20, torch.float16, bias=False), "tile tile tile tile"),
+    (problem((64,) * 4, 2**20), "tile tile tile tile"),
+    (problem((33, 65, 20), 2**20, needs_grad=True), "tile tile tile tile"),
+    (problem((128,) * 4, 2**20, allow_tf32=True), "none tile tile none"),
+    (problem((256,) * 4, 2**19, torch.bfloat16, needs_grad=True), "none tile none none"),
+]
+CLUSTER = [
+    (problem((256, 256, 256, 64)), "none cluster cluster cluster"),
+    (problem((256, 256, 256, 64), 128, torch.bfloat16, needs_grad=True), "none cluster cluster cluster"),
+    (problem((131, 260, 300), 50, torch.float16, bias=False), "none cluster cluster cluster"),
+    (problem((512,) * 4, allow_tf32=True), "none cluster cluster none"),
+]
+
+
 def nvrtc_missing() -> str:
     return json.loads(call_text(library.fmlp_cuda_info_json))["nvrtc_missing"]
+
+
+def assert_compiles_without_spills(problem: Problem, arch: str, kernel: str) -> None:
+    chosen = plan(problem, DEVICES[arch])
+    assert chosen.kernel == kernel, chosen.reason
+    if kernel == "none":
+        return
+    assert not nvrtc_missing()
+    result = compile_kernel(problem, DEVICES[arch])
+    assert result["error"] == ""
+    assert result["spill_bytes"] == 0
 
 
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("index", range(len(ROW)))
 def test_row_kernel_compiles_without_spills(arch: str, index: int) -> None:
-    assert not nvrtc_missing()
+    assert_compiles_without_spills(ROW[index], arch, "row")
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("index", range(len(TILE)))
+def test_tile_kernel_compiles_without_spills(arch: str, index: int) -> None:
+    problem, kernels = TILE[index]
+    assert_compiles_without_spills(problem, arch, dict(zip(DEVICES, kernels.split(), strict=True))[arch])
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("index", range(len(CLUSTER)))
+def test_cluster_kernel_compiles_without_spills(arch: str, index: int) -> None:
+    problem, kernels = CLUSTER[index]
+    assert_compiles_without_spills(problem, arch, dict(zip(DEVICES, kernels.split(), strict=True))[arch])
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+def test_every_plan_can_be_launched(arch: str) -> None:
     device = DEVICES[arch]
-    if plan(ROW[index], device).kernel == "none":
-        pytest.fail(f"no kernel is planned: {plan(ROW[index], device).reason}")
-    result = compile_kernel(ROW[index], device)
-    assert result["error"] == ""
-    assert result["spill_bytes"] == 0
+    widths = (1, 8, 17, 48, 64, 100, 128, 160, 200, 256, 257, 512, 1000, 1024, 5000)
+    dtypes = ((torch.float32, False), (torch.float32, True), (torch.bfloat16, False), (torch.float64, False))
+    for width, rows, (dtype, tf32) in product(widths, (1, 16, 113, 128, 129, 1024, 5000, 2**16, 2**24), dtypes):
+        for shape in ((width,) * 4, (width, 64, 3), (20, width), (width,) * 10):
+            wanted = problem(shape, rows, dtype, allow_tf32=tf32)
+            chosen = plan(wanted, device)
+            details = chosen.details
+            assert chosen.reason, wanted
+            if chosen.kernel == "none":
+                continue
+            assert details["threads"] % 32 == 0 and 32 <= details["threads"] <= 1024, wanted
+            assert details["shared_bytes"] <= device.shared_bytes_per_block_optin, wanted
+            assert 1 <= details["grid"] < 2**31 and details["grid"] % details["cluster_size"] == 0, wanted
+            assert (
+                details["persistent"] or details["grid"] // details["cluster_size"] * details["rows_per_block"] >= rows
+            )
+            assert details["arch_specific"] == (chosen.kernel == "tile" and arch == "sm_90"), wanted
+
+
+@pytest.mark.parametrize(
+    ("widths", "dtype", "kernels"),
+    [
+        # Measured on an H200: csrc/cuda/plan.cpp has the figures.
+        ((48, 64, 40, 24), torch.float32, {1: "row", 16: "row", 1024: "row", 4096: "row", 2**20: "tile"}),
+        ((64,) * 4, torch.bfloat16, {16: "row", 1024: "row", 4096: "tile", 65536: "tile", 2**20: "tile"}),
+        ((128,) * 4, torch.float32, {16: "cluster", 1024: "row", 2**20: "tile"}),
+        ((128, 128, 128, 64), torch.bfloat16, {16: "row", 1024: "row", 2**20: "tile"}),
+        ((256,) * 4, torch.bfloat16, {16: "cluster", 128: "cluster", 256: "none", 2**19: "tile"}),
+        ((256,) * 4, torch.float32, {16: "cluster", 128: "cluster", 129: "none", 2**20: "none"}),
+        ((1024,) * 4, torch.bfloat16, {16: "cluster", 2**16: "none"}),
+        ((64,) * 4, torch.float64, {16: "row", 2**16: "none"}),
+    ],
+)
+def test_the_kernel_measured_fastest_is_chosen(
+    widths: tuple[int, ...], dtype: torch.dtype, kernels: dict[int, str]
+) -> None:
+    chosen = {rows: plan(problem(widths, rows, dtype), DEVICES["sm_90"]).kernel for rows in kernels}
+    assert chosen == kernels
+
+
+@pytest.mark.parametrize(
+    ("widths", "rows", "dtype", "arch", "reason"),
+    [
+        ((512,) * 4, 4096, torch.bfloat16, "sm_90", "wider than 256"),
+        ((256,) * 4, 4096, torch.float32, "sm_90", "unless TF32 is allowed"),
+        ((256,) * 4, 2**20, torch.bfloat16, "sm_80", "do not fit"),
+        ((2048,) * 4, 16, torch.bfloat16, "sm_90", "too wide for a cluster"),
+        ((512,) * 4, 16, torch.float32, "sm_120", "too wide for a cluster"),
+        ((256,) * 4, 256, torch.bfloat16, "sm_90", "torch's own operators are faster"),
+        ((256,) * 4, 16, torch.float64, "sm_90", "registers of one block"),
+        ((0, 4), 16, torch.float32, "sm_90", "width 0"),
+    ],
+)
+def test_what_no_kernel_serves_has_its_reason(
+    widths: tuple[int, ...], rows: int, dtype: torch.dtype, arch: str, reason: str
+) -> None:
+    chosen = plan(problem(widths, rows, dtype), DEVICES[arch])
+    assert chosen.kernel == "none" and reason in chosen.reason
 
 
 def test_reference_workload_is_served_by_the_row_kernel() -> None:
@@ -70,9 +172,13 @@ def test_reference_workload_is_served_by_the_row_kernel() -> None:
     assert chosen.kernel == "row" and chosen.details["grid"] == 16
 
 
-def test_an_old_gpu_is_left_to_torch() -> None:
-    from dataclasses import replace
+def test_clusters_of_16_need_a_whole_gpu() -> None:
+    whole = DEVICES["sm_90"]
+    part = replace(whole, multiprocessors=60)
+    assert [plan(problem((256,) * 4), device).details["cluster_size"] for device in (whole, part)] == [16, 8]
 
+
+def test_an_old_gpu_is_left_to_torch() -> None:
     chosen = plan(problem(), replace(DEVICES["sm_80"], major=7, minor=5))
     assert chosen.kernel == "none" and "8.0 or newer" in chosen.reason
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -64,8 +65,6 @@ def test_library_links_neither_python_nor_cuda() -> None:
 
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env})
 
 
@@ -130,6 +129,27 @@ def test_every_instruction_set_passes_the_operator_tests(capability: str) -> Non
         ],
         capture_output=True,
         text=True,
-        env={**__import__("os").environ, "ATEN_CPU_CAPABILITY": capability},
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
     )
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_a_missing_compiler_says_what_to_install(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["cmake", "-S", str(CSRC), "-B", str(tmp_path)],
+        env={**os.environ, "CXX": "/no/such/compiler"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0 and "fmlp_op needs a C++20 compiler: install g++" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
+def test_code_beyond_the_baseline_stays_in_its_own_functions() -> None:
+    """A weak symbol compiled with AVX-512 could replace the baseline's copy and end old CPUs with SIGILL."""
+    listing = subprocess.run(
+        ["nm", "--demangle", "--defined-only", str(_library.library_path())], capture_output=True, text=True
+    ).stdout
+    weak = [line for line in listing.splitlines() if re.search(r" [WV] ", line) and "fmlp::cpu" in line]
+    assert not weak

@@ -2,139 +2,109 @@
 
 #include <algorithm>
 
-#include "kernels/row_tiling.cuh"
-
 namespace fmlp::cuda {
 namespace {
 
-// ---- row: all weights in the registers of one block ----
+// ---- estimates: microseconds of GPU time in a CUDA graph on an H200 ----
+//
+// Only their order counts, so other devices are taken to differ by a factor. Each is fitted to the figures beside it
+// (widths, rows: measured / estimated; 64x3: three layers of width 64; B: weight bytes, M: rows x weights).
 
-// Multiply-adds of a thread for one set of rows. The loop body is unrolled: more of it compiles for seconds.
-constexpr int kMostProducts = 1024;
-constexpr int kThreads = 256;
-
-struct RowCost {
-  int registers = 0;     // of a thread; an estimate on the safe side
-  int products = 0;      // of a thread, for rows_per_block rows
-  int shared_bytes = 0;  // static
+// What all estimates are made of.
+struct Work {
+  double weights = 0;          // elements, of all layers
+  double weight_bytes = 0;     // of all layers
+  double products = 0;         // M
+  double tensor_bytes = 0;     // x, y and the hidden activations that a kernel writes too
+  double linear_bytes = 0;     // what the linears of eager torch read and write, without weights
+  double activated_bytes = 0;  // what its activations read and write
+  int launches = 0;            // kernels of eager torch
 };
 
-// Weights and biases stay in registers throughout. With one row, ptxas finds room for the rest in those of layers that
-// are done, except for unpacked 16-bit weights; the figures come from compiling some hundred shapes for sm_80 to
-// sm_120.
-RowCost row_cost(const MlpProblem& problem, int rows_per_block, bool persistent) {
-  const int element_bytes = static_cast<int>(element_size(problem.dtype));
-  const int elements = 16 / element_bytes, value_words = element_bytes == 8 ? 2 : 1;
-  const auto tiling_of = [&](int layer) {
-    return row_tiling(static_cast<int>(problem.widths[layer]), static_cast<int>(problem.widths[layer + 1]), elements,
-                      kThreads);
-  };
-  const bool stages_x = row_stages_x(tiling_of(0), rows_per_block, persistent);
-  RowCost cost;
-  int working = 0, shared_values = 4, writer_lanes = 1;
+Work work_of(const MlpProblem& problem) {
+  Work work;
+  const double rows = static_cast<double>(problem.rows), bytes = static_cast<double>(element_size(problem.dtype));
   for (int l = 0; l < problem.depth; ++l) {
-    const RowTiling tiling = tiling_of(l);
-    // Loads of two bytes take a register each until they are packed.
-    const bool packs = row_load_bytes(static_cast<int>(problem.widths[l]), element_bytes, problem.alignment) == 2;
-    cost.registers += tiling.outputs * ((packs ? 8 : 4) * tiling.chunks + (problem.has_bias(l) ? value_words : 0));
-    cost.products += rows_per_block * tiling.outputs * tiling.chunks * elements;
-    const int sums = rows_per_block * tiling.outputs * std::min(4, elements);
-    const int unpacked_weights = element_bytes == 2 ? elements * tiling.outputs : 0;
-    working = std::max(working, (sums + 2 * elements) * value_words + unpacked_weights);
-    if (l > 0 || stages_x)
-      shared_values += rows_per_block * row_shared_stride(tiling, elements, writer_lanes, rows_per_block);
-    writer_lanes = tiling.lanes;
+    const double in = static_cast<double>(problem.widths[l]), out = static_cast<double>(problem.widths[l + 1]);
+    const bool last = l + 1 == problem.depth;
+    const bool activates = (last ? problem.output_activation : problem.activation).kind != ActivationKind::identity;
+    work.weights += in * out;
+    work.linear_bytes += rows * (in + out) * bytes;
+    work.activated_bytes += activates ? 2 * rows * out * bytes : 0;
+    work.launches += activates ? 2 : 1;
+    if (l == 0) work.tensor_bytes += rows * in * bytes;
+    if (last || problem.saves_hidden) work.tensor_bytes += rows * out * bytes;
   }
-  const int x_chunks = (static_cast<int>(problem.widths[0]) + elements - 1) / elements * rows_per_block;
-  const int own_x_chunks = stages_x ? (x_chunks + kThreads - 1) / kThreads : tiling_of(0).chunks * rows_per_block;
-  cost.registers += 4 * own_x_chunks;
-  if (rows_per_block > 1 || persistent) {
-    cost.registers += working + (persistent ? 40 : 32);
-  } else {
-    cost.registers += (element_bytes == 2 ? working : 0) + 18;
-  }
-  cost.shared_bytes = shared_values * std::max(4, element_bytes);
-  return cost;
+  work.weight_bytes = work.weights * bytes;
+  work.products = rows * work.weights;
+  return work;
 }
 
-bool row_fits(const MlpProblem& problem, int rows_per_block, bool persistent) {
-  constexpr int kRegisters = 255, kStaticSharedBytes = 48 * 1024;
-  const RowCost cost = row_cost(problem, rows_per_block, persistent);
-  return cost.registers <= kRegisters && cost.shared_bytes <= kStaticSharedBytes &&
-         (rows_per_block == 1 || cost.products <= kMostProducts);
-}
+bool is_exact(const MlpProblem& problem) { return problem.dtype == DType::float32 && !problem.allow_tf32; }
 
-// As few rows a block as leave every block a multiprocessor of its own, and up to four rows half of them free: there
-// the blocks of the next kernel get ready. Where blocks outnumber multiprocessors, they stay and loop over rows, since
-// every further block would read all weights again. Measured on an H200 (132 multiprocessors), 48-64-40-24, fp32,
-// dependent launches, graph us (plain launches: 1.62 at 16 rows, 2.2 at 256, 3.0 at 1024; the smallest possible
-// kernel: 1.2):
+// A launch each for linears and activations, the weights, then what the device is busy with. Rather too little than too
+// much: where eager torch is near, it stays.
 //
-//     rows a block       16     64    128    256    512   1024   2048   4096   8192  rows
-//     1                1.10*  1.23*  1.63   1.93   3.49   4.82   8.18   15.2   28.1
-//     2                   -   1.44   1.51*  1.95   2.13   3.81   6.32   11.8   21.6
-//     4                   -   1.62   1.63   1.68*  2.27*  2.68   4.57   8.18   15.4
-//     8                   -      -   2.28   2.31   2.35   2.45*  4.22   7.71   14.6
-//     8, looping          -      -      -      -   2.36   3.04   3.78*  5.88*  10.1*   (* chosen)
-//     16, looping         -      -      -      -   3.23   3.32   3.58   5.74   10.1
-void choose_rows(const MlpProblem& problem, int multiprocessors, Plan& plan) {
-  const auto blocks = [&] { return (problem.rows + plan.rows_per_block - 1) / plan.rows_per_block; };
-  const auto more = [&](int most) {
-    if (plan.rows_per_block >= most || !row_fits(problem, 2 * plan.rows_per_block, plan.persistent)) return false;
-    plan.rows_per_block *= 2;
-    return true;
-  };
-  while (blocks() > multiprocessors / 2 && more(4)) {
-  }
-  while (blocks() > multiprocessors && more(8)) {
-  }
-  if (blocks() > multiprocessors && row_fits(problem, 1, true)) {
-    plan.persistent = true;
-    while (plan.rows_per_block > 1 && !row_fits(problem, plan.rows_per_block, true)) plan.rows_per_block /= 2;
-    while (more(8)) {
-    }
-  }
+//     256-256-256-64  16 rows  bf16  10.5 / 10.3    fp32  11.2 / 10.6
+//     64x3    bf16   1024   11 / 10    4096   11 / 11    16384   16 / 15    2^20   350 / 325
+//     64x3    fp32   1024   13 / 11    4096   15 / 13    16384   27 / 22    2^20  1110 / 767
+//     128x3   fp32   1024   17 / 13                                         2^20  2200 / 2535
+double eager_us(const MlpProblem& problem, const Work& work) {
+  constexpr double launch = 2, bytes_per_us = 4.26e6, weight_bytes_per_us = 1e6;
+  const double products_per_us = problem.dtype == DType::float64   ? 12e6
+                                 : is_exact(problem)               ? 25.5e6
+                                 : problem.dtype == DType::float32 ? 211e6
+                                                                   : 406e6;
+  return work.launches * launch + work.weight_bytes / weight_bytes_per_us + work.activated_bytes / bytes_per_us +
+         std::max(work.linear_bytes / bytes_per_us, work.products / products_per_us);
 }
 
-// Multiply-adds (rows x weights) beyond which torch's own operators were faster on an H200. Three linears, biases,
-// graph us, looping kernel against eager:
+// One multiprocessor reads all weights before the first product; then all multiply: 0.9 + B / 54000 + 0.15 M / 10^6,
+// from 16384 weights on 0.125, in float64 0.33.
 //
-//                              1024 rows     4096 rows     16384 rows
-//     48-64-40-24     fp32      2.6 / 26      5.9 / 14      18 / 22
-//     64-64-64-64     fp32      3.5 / 13      9.1 / 15      32 / 27
-//     128-128-128-8   fp32      7.7 / 27       17 / 26      52 / 51
-//     128-128-128-128 fp32       10 / 17            -           -
-//     64-64-64-64     bf16      4.0 / 11      8.8 / 11      31 / 16
-//     128-128-128-64  bf16      8.2 / 12       20 / 13      67 / 19
-//     48-64-40-24     fp64      4.0 / 20       11 / 15      38 / 28
-constexpr int64_t kMostWork32 = 140'000'000, kMostWorkOther = 52'000'000;
-
-// Serves the problem with `plan`, or says why not.
-bool plan_row(const MlpProblem& problem, const DeviceProperties& device, Plan& plan) {
-  int64_t weights = 0;
-  for (int l = 0; l < problem.depth; ++l) weights += problem.widths[l] * problem.widths[l + 1];
-  if (problem.rows > (problem.dtype == DType::float32 ? kMostWork32 : kMostWorkOther) / weights) {
-    plan.reason = "for so many rows torch's own operators are faster";
-    return false;
-  }
-  if (!row_fits(problem, 1, false)) {
-    plan.reason = "the weights do not fit the registers of one block";
-    return false;
-  }
-  plan.kernel = Plan::Kernel::row;
-  plan.reason = "the weights of all layers fit the registers of one block";
-  plan.threads = kThreads;
-  // Saves 0.5 us where the kernel in front is one of ours and costs 0.2 us in a graph behind an ordinary kernel.
-  plan.dependent_launch = device.supports_dependent_launch;
-  choose_rows(problem, device.multiprocessors, plan);
-  plan.grid = (problem.rows + plan.rows_per_block - 1) / plan.rows_per_block;
-  return true;
+//     48-64-40-24     fp32  16 rows  1.1 / 1.4    1024   2.5 / 2.4    4096  5.8 / 5.4     8192  10.1 / 9.5
+//     64x3            fp32  16       1.6 / 1.8    1024   3.5 / 3.7    4096  9.1 / 9.4    16384  32 / 32
+//     64x3            bf16  16       1.4 / 1.4    1024   4.0 / 3.2    4096  8.8 / 8.9    16384  31 / 32
+//     128x3           fp32  16       4.5 / 4.6    1024  10.4 / 10.8
+//     128-128-128-8   fp32                        1024   7.7 / 7.7    4096   17 / 21     16384  52 / 73
+//     128-128-128-64  bf16  16       2.5 / 2.5    1024   8.2 / 7.7    4096   20 / 23     16384  67 / 86
+//     48-64-40-24     fp64                        1024   4.0 / 4.1    4096   11 / 11     16384  38 / 38
+double row_us(const MlpProblem& problem, const Work& work) {
+  const double us_per_product = problem.dtype == DType::float64 ? 0.33e-6 : work.weights < 16384 ? 0.15e-6 : 0.125e-6;
+  return 0.9 + work.weight_bytes / 54e3 + us_per_product * work.products;
 }
 
-Plan no_plan(const char* reason) {
-  Plan plan;
-  plan.reason = reason;
-  return plan;
+// Latency of launch and layers, then a block's share of the weights; rows do not matter.
+//
+//     16-bit: 1.5 + 0.5 layers + B / S / 45000      fp32: 1.6 + 0.7 layers + B / S / 29000
+//     bf16 256-256-256-64  3.8 / 3.8    512x3  6.1 / 5.2    1024x3  11.5 / 11.7
+//     fp32 128x3  4.0 / 4.1    256-256-256-64  5.7 / 5.0    512x3  10.3 / 10.5
+double cluster_us(const MlpProblem& problem, const Work& work, const Plan& plan) {
+  const double block_bytes = work.weight_bytes / plan.cluster_size;
+  return problem.dtype == DType::float32 ? 1.6 + 0.7 * problem.depth + block_bytes / 29e3
+                                         : 1.5 + 0.5 * problem.depth + block_bytes / 45e3;
+}
+
+// Staging a block's weights (estimated: 64 bytes a thread each 0.8 us), then waves of one tile per block.
+//
+//     64x3   bf16    65536 rows  7.4 / 7.9    2^20  75 / 76        tf32         2^20  146 / 150
+//     128x3  bf16    2^20        169 / 157                    256x3  bf16, S = 2  2^19  425 / 439
+//     64x3   exact   2^20        251 / 247    128x3  exact, S = 2  2^20  1165 to 1275 / 1215
+//     32x3   exact   2^20         94 / 76
+//
+// mma.sync in place of wgmma took 1.2 to 1.8 times as long. TF32 in the compute-bound widths is taken at half of bf16.
+double tile_us(const MlpProblem& problem, const Work& work, const Plan& plan, int multiprocessors) {
+  constexpr double start = 2.7, staged_bytes_per_us_and_thread = 80, bytes_per_us = 3.8e6, warp_slowdown = 1.8;
+  const bool shares = plan.cluster_size > 1;
+  double products_per_us = shares ? 245e6 : 350e6;
+  if (problem.dtype == DType::float32) products_per_us /= 2;
+  if (is_exact(problem)) products_per_us = shares ? 43e6 : 54e6;
+  if (!plan.arch_specific) products_per_us /= warp_slowdown;
+  const int64_t wave = static_cast<int64_t>(plan.rows_per_block) * std::max(1, multiprocessors / plan.cluster_size);
+  const double filled = static_cast<double>((problem.rows + wave - 1) / wave * wave);
+  return start + work.weight_bytes / plan.cluster_size / (plan.threads * staged_bytes_per_us_and_thread) +
+         filled / static_cast<double>(problem.rows) *
+             std::max(work.tensor_bytes / bytes_per_us, work.products / products_per_us);
 }
 
 }  // namespace
@@ -153,16 +123,38 @@ const char* kernel_name(Plan::Kernel kernel) {
   return "";
 }
 
+Plan no_plan(const char* reason) {
+  Plan plan;
+  plan.reason = reason;
+  return plan;
+}
+
 Plan plan(const MlpProblem& problem, const DeviceProperties& device) {
   if (device.major < 8) return no_plan("kernels need a device of compute capability 8.0 or newer");
   for (int l = 0; l <= problem.depth; ++l) {
     if (problem.widths[l] == 0) return no_plan("a layer of width 0 has nothing to fuse");
-    if (problem.widths[l] > 4096) return no_plan("a layer is wider than 4096");
   }
-  // A further family gets its branch here, in the order of preference.
-  Plan chosen;
-  plan_row(problem, device, chosen);
-  return chosen;
+  const Plan row = plan_row(problem, device), cluster = plan_cluster(problem, device);
+  if (problem.rows == 0) return row;  // nothing is launched
+  const Plan tile = plan_tile(problem, device);
+
+  const Work work = work_of(problem);
+  Plan best = no_plan("torch's own operators are faster for so many rows or so wide layers, by estimate");
+  double best_us = eager_us(problem, work);
+  const auto consider = [&](const Plan& candidate, double microseconds) {
+    if (microseconds >= best_us) return;
+    best = candidate;
+    best_us = microseconds;
+  };
+  if (row.kernel != Plan::Kernel::none) consider(row, row_us(problem, work));
+  if (cluster.kernel != Plan::Kernel::none) consider(cluster, cluster_us(problem, work, cluster));
+  if (tile.kernel != Plan::Kernel::none) consider(tile, tile_us(problem, work, tile, device.multiprocessors));
+
+  const bool none_can =
+      row.kernel == Plan::Kernel::none && cluster.kernel == Plan::Kernel::none && tile.kernel == Plan::Kernel::none;
+  if (!none_can) return best;
+  if (problem.dtype == DType::float64) return row;
+  return problem.rows <= 128 && device.major >= 9 ? cluster : tile;  // the reason of the one closest to serving it
 }
 
 }  // namespace fmlp::cuda

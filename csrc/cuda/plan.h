@@ -33,12 +33,22 @@ struct Plan {
   int shared_bytes = 0;        // dynamic shared memory
   bool arch_specific = false;  // needs the instructions of exactly this architecture (sm_90a)
 
-  // Blocks that the work amounts to. A persistent kernel is launched with no more of them than the device can hold.
+  // Blocks. Of a row kernel, what the work amounts to; a persistent one is launched with no more of them than the
+  // device can hold.
   int64_t grid = 0;
 };
 
 const char* kernel_name(Plan::Kernel kernel);
 
+// The fastest, by estimate, of the families below and torch's own operators.
 Plan plan(const MlpProblem& problem, const DeviceProperties& device);
+
+// The plan of one family, in plan_<family>.cpp: for whatever its kernel can compute, or none and why not. The device is
+// of compute capability 8.0 or newer, no width is 0.
+Plan plan_row(const MlpProblem& problem, const DeviceProperties& device);
+Plan plan_tile(const MlpProblem& problem, const DeviceProperties& device);
+Plan plan_cluster(const MlpProblem& problem, const DeviceProperties& device);
+
+Plan no_plan(const char* reason);
 
 }  // namespace fmlp::cuda

@@ -234,8 +234,8 @@ __device__ __forceinline__ void multiply_units(float (&sums)[tiles][4], float (&
                                           thread);
   } else {
     const int unit = thread.warp * count + u;
-    const char* address = thread.shared + layer % 2 * Shape::activation_bytes + thread.group * pitch_bytes + unit * 64 +
-                          thread.t * 16;
+    const char* address =
+        thread.shared + layer % 2 * Shape::activation_bytes + thread.group * pitch_bytes + unit * 64 + thread.t * 16;
     UnitWords words;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -320,11 +320,18 @@ __device__ __forceinline__ void stage_biases(const ClusterThread<Config>& thread
 template <class Config>
 __device__ void cluster(const KernelArguments<Config::depth>& arguments) {
   using Shape = ClusterShape<Config>;
-  static_assert(Config::shared_bytes >= Shape::shared_bytes, "the plan asks for less shared memory than it takes");
+  static_assert(Config::shared_bytes == Shape::shared_bytes, "the plan counts shared memory differently");
   extern __shared__ __align__(128) char dynamic_shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  ClusterThread<Config> thread{arguments, dynamic_shared, static_cast<int>(cluster_rank()), warp, lane / 4, lane % 4,
-                               static_cast<long long>(blockIdx.x / Shape::blocks) * Shape::rows, {}, {}};
+  ClusterThread<Config> thread{arguments,
+                               dynamic_shared,
+                               static_cast<int>(cluster_rank()),
+                               warp,
+                               lane / 4,
+                               lane % 4,
+                               static_cast<long long>(blockIdx.x / Shape::blocks) * Shape::rows,
+                               {},
+                               {}};
   wait_for_previous_kernel();
   load_slabs<Config, 0, Shape::ring()>(thread);
   if (threadIdx.x == 0) initialize_barriers<Config>(shared_address(dynamic_shared));

@@ -40,13 +40,14 @@ __device__ __forceinline__ void send_words(unsigned remote, const unsigned* word
   static_assert(count == 2 || count == 4);
 #if __CUDA_ARCH__ >= 900
   if constexpr (count == 4) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
-                 ::"r"(remote), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(remote_barrier)
-                 : "memory");
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(remote),
+        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(remote_barrier)
+        : "memory");
   } else {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
-                 ::"r"(remote),
-                 "r"(words[0]), "r"(words[1]), "r"(remote_barrier) : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(remote),
+                 "r"(words[0]), "r"(words[1]), "r"(remote_barrier)
+                 : "memory");
   }
 #endif
 }
@@ -74,7 +75,9 @@ __device__ __forceinline__ void wait_cluster_barrier(unsigned barrier, unsigned 
   asm volatile(
       "{ .reg .pred done;\n"
       "retry%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra retry%=; }" ::"r"(barrier), "r"(parity) : "memory");
+      "@!done bra retry%=; }" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 #endif
 }
 

@@ -4,8 +4,9 @@
 //
 //     template <class Config> __device__ void <name>(const fmlp::KernelArguments<Config::depth>& arguments);
 //
-// and a branch in ../plan.cpp that decides when it serves and with which tile. Nothing else names the family: the
-// build embeds every kernels/*.cuh, and the JIT (../jit.cpp) generates, per problem, a text of this form.
+// and a file ../plan_<name>.cpp that says what it can serve, and with which block; ../plan.cpp weighs it against the
+// others. Nothing else names the family: the build embeds every kernels/*.cuh, and the JIT (../jit.cpp) generates, per
+// problem, a text of this form.
 //
 //     #include "<name>.cuh"
 //     struct Config {

@@ -12,19 +12,22 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 __device__ __forceinline__ void load_shared(unsigned& first, unsigned& second, unsigned& third, unsigned& fourth,
                                             unsigned address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(first), "=r"(second), "=r"(third), "=r"(fourth) : "r"(address) : "memory");
+               : "=r"(first), "=r"(second), "=r"(third), "=r"(fourth)
+               : "r"(address)
+               : "memory");
 }
 
 // Four 8 × 8 tiles of 16-bit elements, or 8 × 4 of 32-bit ones: lane l gets word l % 4 of row l / 4 of each.
 // address: of row l % 8 of tile l / 8, 16 contiguous bytes.
 __device__ __forceinline__ void load_matrices(unsigned (&tiles)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3]) : "r"(address));
+               : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
+               : "r"(address));
 }
 
-#define FMLP_MMA(instruction)                                                                       \
-  asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"      \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                     \
+#define FMLP_MMA(instruction)                                                                 \
+  asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 
 // d[16 rows, 8 columns] += a[16 rows, 8 words] · b[8 words, 8 columns], float accumulation.

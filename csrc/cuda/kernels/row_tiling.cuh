@@ -1,4 +1,4 @@
-// How the row kernel spreads one layer over the threads of a block. Plain C++: the plan (../plan.cpp) includes this
+// How the row kernel spreads one layer over the threads of a block. Plain C++: the plan (../plan_row.cpp) includes this
 // file too, to count registers and shared memory without a compiler.
 #pragma once
 

@@ -71,8 +71,8 @@ __device__ __forceinline__ void finish_pass(SliceWords<Config, layer + 1>& words
         if constexpr (same_type<Function, relu>) {
           words[half][position] = pack<typename Config::scalar, true>(first, second);
         } else {
-          words[half][position] = pack<typename Config::scalar, false>(activate<Config, layer>(first),
-                                                                       activate<Config, layer>(second));
+          words[half][position] =
+              pack<typename Config::scalar, false>(activate<Config, layer>(first), activate<Config, layer>(second));
         }
       } else {
         words[half][position * 2] = __float_as_uint(activate<Config, layer>(first));
@@ -177,7 +177,7 @@ __device__ __forceinline__ void run_layers(TileThread<Config>& thread,
 template <class Config>
 __device__ void tile(const KernelArguments<Config::depth>& arguments) {
   using Shape = TileShape<Config>;
-  static_assert(Config::shared_bytes >= Shape::shared_bytes, "the plan asks for less shared memory than the tile uses");
+  static_assert(Config::shared_bytes == Shape::shared_bytes, "the plan counts shared memory differently");
   extern __shared__ __align__(128) char dynamic_shared[];
   constexpr bool rounds = Shape::is_float && !Shape::exact;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -5,22 +5,24 @@
 
 namespace fmlp {
 
-// Read-only loads of 2, 4, 8 or 16 bytes into words. x and the weights are read by no other path.
+// Loads of 4, 8 or 16 bytes into words; two bytes by load_half. Not ld.global.nc, for the sake of dependent launches
+// (interface.cuh).
 template <int bytes>
 __device__ __forceinline__ void load_piece(unsigned* words, const char* address) {
   if constexpr (bytes == 16) {
-    asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(address));
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "l"(address));
   } else if constexpr (bytes == 8) {
-    asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(address));
+    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(address));
   } else {
-    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(words[0]) : "l"(address));
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(words[0]) : "l"(address));
   }
 }
 
 __device__ __forceinline__ unsigned load_half(const char* address) {
   unsigned short bits;
-  asm volatile("ld.global.nc.b16 %0, [%1];" : "=h"(bits) : "l"(address));
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(bits) : "l"(address));
   return bits;
 }
 
@@ -51,12 +53,13 @@ __device__ __forceinline__ void load_words(unsigned* words, const char* row, int
 template <int bytes>
 __device__ __forceinline__ void store_piece(char* address, const unsigned* words) {
   if constexpr (bytes == 16) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-                 :: "l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+                 : "memory");
   } else if constexpr (bytes == 8) {
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" :: "l"(address), "r"(words[0]), "r"(words[1]) : "memory");
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
   } else {
-    asm volatile("st.global.b32 [%0], %1;" :: "l"(address), "r"(words[0]) : "memory");
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
   }
 }
 
@@ -147,8 +150,8 @@ __device__ __forceinline__ void fetch_rows_to_cache(const KernelArguments<Config
   for (int i = lane; i < lines * Config::rows_per_warp; i += 32) {
     const long long at = row + i / lines;
     if (at >= arguments.rows) break;
-    const char* address = static_cast<const char*>(arguments.x) +
-                          at * arguments.x_row_stride * Shape::element_bytes + i % lines * 128;
+    const char* address =
+        static_cast<const char*>(arguments.x) + at * arguments.x_row_stride * Shape::element_bytes + i % lines * 128;
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
   }
 }

@@ -42,7 +42,7 @@ struct TileShape {
   static constexpr int slice_words(int i) { return words(i) / blocks; }
   static constexpr int slice_chunks(int i) { return words(i) / 4 / blocks; }
   static constexpr int slice_columns(int i) { return words(i) / blocks * per_word; }  // what a block computes
-  static constexpr int row_blocks = Config::rows_per_warp / 16;  // of 16 rows, owned by one warp
+  static constexpr int row_blocks = Config::rows_per_warp / 16;                       // of 16 rows, owned by one warp
   static_assert(Config::rows_per_block == Config::threads / 32 * Config::rows_per_warp);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   static constexpr bool warpgroups = Config::rows_per_warp == 16 && Config::threads % 128 == 0;
@@ -108,7 +108,8 @@ struct TileShape {
   static constexpr bool fits_prefetch() {
     for (int l = 0; l < Config::depth; ++l) {
       int fetched = l == 0 && !is_float ? 0 : 2 * chunks(0) * row_blocks;
-      if (live_registers(l) + fetched + (blocks > 1 || exact ? 64 : 36) > registers()) return false;
+      const int others = (blocks > 1 || exact ? 64 : 36) + (Config::saves_hidden ? 28 : 0);
+      if (live_registers(l) + fetched + others > registers()) return false;
     }
     return true;
   }

@@ -24,7 +24,7 @@ struct WeightItem {
     slice = item / 4 / columns / groups;
   }
   __device__ __forceinline__ bool is_whole() const { return chunk + 4 <= chunks; }  // else two words
-  __device__ __forceinline__ int position(int u) const {                           // in words of the layer's weights
+  __device__ __forceinline__ int position(int u) const {                            // in words of the layer's weights
     return ((slice * chunks + chunk + u) * columns + column) * 4 + t;
   }
 };
