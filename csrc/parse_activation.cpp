@@ -12,7 +12,7 @@ struct Entry {
   double defaults[2];
 };
 
-#define FMLP_ACTIVATION_ENTRY(name, parameters, first, second) {#name, parameters, {first, second}},
+#define FMLP_ACTIVATION_ENTRY(name, parameters, first, second, ...) {#name, parameters, {first, second}},
 constexpr Entry kEntries[] = {FMLP_ACTIVATIONS(FMLP_ACTIVATION_ENTRY)};
 #undef FMLP_ACTIVATION_ENTRY
 
@@ -30,8 +30,9 @@ Activation parse_activation(const std::string& argument, const std::string& text
     int count = 0;
     for (; count < entry.parameters; ++count) {
       char* end = nullptr;
-      activation.parameters[count] = std::strtod(cursor, &end);
+      const double value = std::strtod(cursor, &end);
       if (end == cursor) break;
+      activation.parameters[count] = value;
       cursor = end;
       if (*cursor == ',') ++cursor;
     }

@@ -38,6 +38,14 @@ class Spelling:
     exact_gradient: bool = True
 
 
+def _never(*_: float) -> bool:
+    return False
+
+
+def _always(*_: float) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Activation:
     """An elementwise function.
@@ -45,8 +53,11 @@ class Activation:
     Attributes:
         name: as in the operators' activation strings.
         reference: `(x, *parameters) -> y` in plain torch: the definition.
-        backward: `(grad, y, *parameters) -> gradient of the input` in plain torch, y being the output.
+        backward: `(grad, kept, *parameters) -> gradient of the input` in torch's own operators, so that it equals
+            eager's and can be differentiated again; `kept` is the output, or the input where `needs_input`.
         parameters: names and defaults.
+        needs_input: `(*parameters) -> bool`: the derivative cannot be told from the output, which is what a forward
+            keeps. The input costs a backward one more linear layer.
         idempotent: applying it twice is applying it once, derivative included.
     """
 
@@ -54,6 +65,7 @@ class Activation:
     reference: Callable[..., Tensor]
     backward: Callable[..., Tensor]
     parameters: tuple[tuple[str, float], ...] = ()
+    needs_input: Callable[..., bool] = _never
     spellings: tuple[Spelling, ...] = ()
     idempotent: bool = False
 
@@ -90,6 +102,29 @@ def _clamp_is_relu(arguments: Mapping[str, Any]) -> Values | None:
 
 def _threshold_is_relu(arguments: Mapping[str, Any]) -> Values | None:
     return () if _is_number(arguments.get("threshold"), 0) and _is_number(arguments.get("value"), 0) else None
+
+
+def _approximates_by(text: str) -> Callable[[Mapping[str, Any]], Values | None]:
+    return lambda arguments: () if arguments.get("approximate", "none") == text else None
+
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def _aten_elu_is_elu(arguments: Mapping[str, Any]) -> Values | None:
+    alpha = arguments.get("alpha", 1)
+    scales = arguments.get("scale", 1), arguments.get("input_scale", 1)
+    is_plain = isinstance(alpha, (int, float)) and all(_is_number(scale, 1) for scale in scales)
+    return (alpha,) if is_plain else None
+
+
+def _aten_elu_is_selu(arguments: Mapping[str, Any]) -> Values | None:
+    is_selu = (
+        _is_number(arguments.get("alpha"), _SELU_ALPHA)
+        and _is_number(arguments.get("scale"), _SELU_SCALE)
+        and _is_number(arguments.get("input_scale", 1), 1)
+    )
+    return () if is_selu else None
 
 
 _IDENTITY = Activation("identity", reference=lambda x: x, backward=lambda grad, y: grad, idempotent=True)
@@ -162,13 +197,191 @@ _RELU = Activation(
     ),
 )
 
-ACTIVATIONS: dict[str, Activation] = {a.name: a for a in (_IDENTITY, _RELU)}
+_LEAKY_RELU = Activation(
+    "leaky_relu",
+    reference=F.leaky_relu,
+    # Where the slope is negative, the output no longer has the input's sign.
+    needs_input=lambda negative_slope: not negative_slope >= 0,
+    backward=lambda grad, kept, slope: _aten.leaky_relu_backward(grad, kept, slope, slope >= 0),
+    parameters=(("negative_slope", 0.01),),
+    spellings=(
+        Spelling((F.leaky_relu, nn.LeakyReLU), ("negative_slope", "inplace"), inplace="inplace"),
+        Spelling((_aten.leaky_relu, _aten.leaky_relu.default), ("negative_slope",)),
+        Spelling((F.leaky_relu_, _aten.leaky_relu_, _aten.leaky_relu_.default), ("negative_slope",), inplace=True),
+    ),
+)
+
+_ELU = Activation(
+    "elu",
+    reference=F.elu,
+    # exp(x) is y + alpha, too, but hardly: of a 16-bit y near -alpha, nothing is left.
+    needs_input=_always,
+    backward=lambda grad, x, alpha: _aten.elu_backward(grad, alpha, 1, 1, False, x),
+    parameters=(("alpha", 1.0),),
+    spellings=(
+        Spelling((F.elu, nn.ELU), ("alpha", "inplace"), inplace="inplace"),
+        Spelling((_aten.elu, _aten.elu.default), ("alpha", "scale", "input_scale"), read=_aten_elu_is_elu),
+        Spelling(
+            (F.elu_, _aten.elu_, _aten.elu_.default),
+            ("alpha", "scale", "input_scale"),
+            True,
+            _aten_elu_is_elu,
+        ),
+    ),
+)
+
+_SELU = Activation(
+    "selu",
+    reference=F.selu,
+    needs_input=_always,
+    backward=lambda grad, x: _aten.elu_backward(grad, _SELU_ALPHA, _SELU_SCALE, 1, False, x),
+    spellings=(
+        Spelling((F.selu, nn.SELU), ("inplace",), inplace="inplace"),
+        Spelling((torch.selu, _aten.selu, _aten.selu.default)),
+        Spelling((torch.selu_, F.selu_, _aten.selu_, _aten.selu_.default), inplace=True),
+        # What torch.selu becomes below autograd.
+        Spelling((_aten.elu, _aten.elu.default), ("alpha", "scale", "input_scale"), read=_aten_elu_is_selu),
+        Spelling((_aten.elu_, _aten.elu_.default), ("alpha", "scale", "input_scale"), True, _aten_elu_is_selu),
+    ),
+)
+
+
+def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """As torch's own derivative of silu does it: `silu_backward` has none."""
+    if not torch.is_grad_enabled():
+        return _aten.silu_backward(grad, x)
+    s = torch.sigmoid(x)
+    return grad * s * (1 + x * (1 - s))
+
+
+_SILU = Activation(
+    "silu",
+    reference=F.silu,
+    needs_input=_always,
+    backward=_silu_backward,
+    spellings=(
+        Spelling((F.silu, nn.SiLU), ("inplace",), inplace="inplace"),
+        Spelling((_aten.silu, _aten.silu.default)),
+        Spelling((_aten.silu_, _aten.silu_.default), inplace=True),
+    ),
+)
+
+
+def _gelu(name: str, approximate: str) -> Activation:
+    return Activation(
+        name,
+        reference=lambda x: F.gelu(x, approximate=approximate),
+        needs_input=_always,
+        backward=lambda grad, x: _aten.gelu_backward(grad, x, approximate=approximate),
+        spellings=(
+            Spelling(
+                (F.gelu, nn.GELU, _aten.gelu, _aten.gelu.default), ("approximate",), read=_approximates_by(approximate)
+            ),
+            Spelling((_aten.gelu_, _aten.gelu_.default), ("approximate",), True, _approximates_by(approximate)),
+        ),
+    )
+
+
+_GELU = _gelu("gelu", "none")
+
+_GELU_TANH = _gelu("gelu_tanh", "tanh")
+
+_TANH = Activation(
+    "tanh",
+    reference=torch.tanh,
+    backward=lambda grad, y: _aten.tanh_backward(grad, y),
+    spellings=(
+        Spelling((torch.tanh, F.tanh, "tanh", nn.Tanh, _aten.tanh, _aten.tanh.default)),
+        Spelling((torch.tanh_, "tanh_", _aten.tanh_, _aten.tanh_.default), inplace=True),
+    ),
+)
+
+_SIGMOID = Activation(
+    "sigmoid",
+    reference=torch.sigmoid,
+    backward=lambda grad, y: _aten.sigmoid_backward(grad, y),
+    spellings=(
+        Spelling(
+            (
+                torch.sigmoid,
+                F.sigmoid,
+                torch.special.expit,
+                "sigmoid",
+                nn.Sigmoid,
+                _aten.sigmoid,
+                _aten.sigmoid.default,
+                _aten.special_expit,
+                _aten.special_expit.default,
+            )
+        ),
+        Spelling((torch.sigmoid_, "sigmoid_", _aten.sigmoid_, _aten.sigmoid_.default), inplace=True),
+    ),
+)
+
+_SOFTPLUS = Activation(
+    "softplus",
+    reference=F.softplus,
+    needs_input=_always,
+    backward=lambda grad, x, beta, threshold: _aten.softplus_backward(grad, x, beta, threshold),
+    parameters=(("beta", 1.0), ("threshold", 20.0)),
+    spellings=(Spelling((F.softplus, nn.Softplus, _aten.softplus, _aten.softplus.default), ("beta", "threshold")),),
+)
+
+_HARDSWISH = Activation(
+    "hardswish",
+    reference=F.hardswish,
+    needs_input=_always,
+    backward=lambda grad, x: _aten.hardswish_backward(grad, x),
+    spellings=(
+        Spelling((F.hardswish, nn.Hardswish), ("inplace",), inplace="inplace"),
+        Spelling((_aten.hardswish, _aten.hardswish.default)),
+        Spelling((_aten.hardswish_, _aten.hardswish_.default), inplace=True),
+    ),
+)
+
+_SIN = Activation(
+    "sin",
+    reference=lambda x, frequency: torch.sin(frequency * x),
+    needs_input=_always,
+    backward=lambda grad, x, frequency: grad * torch.cos(frequency * x) * frequency,
+    parameters=(("frequency", 1.0),),
+    # The frequency is a multiplication of its own in every dialect; these are the sine alone.
+    spellings=(
+        Spelling((torch.sin, "sin", _aten.sin, _aten.sin.default), read=lambda _: (1.0,)),
+        Spelling((torch.sin_, "sin_", _aten.sin_, _aten.sin_.default), inplace=True, read=lambda _: (1.0,)),
+    ),
+)
+
+# In the order of FMLP_ACTIVATIONS in csrc/activations.h, by which plans number them.
+ACTIVATIONS: dict[str, Activation] = {
+    a.name: a
+    for a in (
+        _IDENTITY,
+        _RELU,
+        _LEAKY_RELU,
+        _ELU,
+        _SELU,
+        _SILU,
+        _GELU,
+        _GELU_TANH,
+        _TANH,
+        _SIGMOID,
+        _SOFTPLUS,
+        _HARDSWISH,
+        _SIN,
+    )
+}
 
 
 @functools.cache
-def spellings() -> dict[Any, tuple[Activation, Spelling]]:
-    """Every target in the table, with the activation and the spelling it belongs to."""
-    return {t: (a, s) for a in ACTIVATIONS.values() for s in a.spellings for t in s.targets}
+def spellings() -> dict[Any, list[tuple[Activation, Spelling]]]:
+    """Every target in the table, with the activations it may be, depending on its arguments, and their spellings."""
+    found: dict[Any, list[tuple[Activation, Spelling]]] = {}
+    for activation in ACTIVATIONS.values():
+        for spelling in activation.spellings:
+            for target in spelling.targets:
+                found.setdefault(target, []).append((activation, spelling))
+    return found
 
 
 def read(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Match | None:
@@ -177,11 +390,16 @@ def read(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Match
     Example:
         >>> str(read(torch.clamp, (0,), {}))
         'relu'
+        >>> str(read(F.gelu, (), {"approximate": "tanh"}))
+        'gelu_tanh'
     """
-    found = spellings().get(target)
-    if found is None:
-        return None
-    activation, spelling = found
+    matches = (_read_as(a, spelling, args, kwargs) for a, spelling in spellings().get(target, ()))
+    return next((match for match in matches if match is not None), None)
+
+
+def _read_as(
+    activation: Activation, spelling: Spelling, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Match | None:
     if len(args) > len(spelling.arguments):
         return None
     arguments = {**dict(zip(spelling.arguments, args, strict=False)), **kwargs}
@@ -204,18 +422,24 @@ def read_module(module: nn.Module) -> Match | None:
     found = spellings().get(type(module))
     if found is None:
         return None
-    return read(type(module), (), {name: getattr(module, name) for name in found[1].arguments})
+    return read(type(module), (), {name: getattr(module, name) for name in found[0][1].arguments})
 
 
 @functools.cache
 def parse(text: str) -> tuple[Activation, Values]:
-    """The activation that an operator's string names, with its parameter values.
+    """The activation that an operator's string names, with its parameter values: "softplus(2, 10)", "sin(30.0)".
 
-    Raises ValueError for a name that is not in the table.
+    Raises ValueError for a name that is not in the table, and for parameters it does not take.
     """
-    name, _, values = text.partition("(")
+    name, bracket, values = text.partition("(")
     if name not in ACTIVATIONS:
         raise ValueError(f"activation is {text!r}; it must be one of {', '.join(ACTIVATIONS)}")
     activation = ACTIVATIONS[name]
-    given = tuple(float(value) for value in values.rstrip(")").split(",")) if values else ()
+    count = len(activation.parameters)
+    try:
+        given = tuple(float(value) for value in values.removesuffix(")").split(",")) if bracket else ()
+    except ValueError:
+        given = None
+    if given is None or len(given) > count or (bracket and not values.endswith(")")):
+        raise ValueError(f"activation is {text!r}; {name} takes at most {count} numbers, as in '{name}(0.1)'")
     return activation, given + tuple(default for _, default in activation.parameters[len(given) :])

@@ -42,8 +42,9 @@ class FusedChain(torch.autograd.Function):
         y, *hidden = train(tensors[0], tensors[1 : 1 + depth], tensors[1 + depth :])
         ctx.train, ctx.activations, ctx.recompute = train, activations, _recompute
         kept = [None] * len(hidden) if _recompute else hidden
-        # A plain linear output is not saved: users may change it in place, as they may torch's.
-        ctx.save_for_backward(*tensors, *kept, None if activations[-1] == "identity" else y)
+        # An output is saved only where its activation's derivative is told from it, which eager does too: users may
+        # change any other in place.
+        ctx.save_for_backward(*tensors, *kept, y if _reads_output(activations[-1]) else None)
         return y
 
     @staticmethod
@@ -52,15 +53,23 @@ class FusedChain(torch.autograd.Function):
         saved = ctx.saved_tensors
         x, weights, biases = saved[0], saved[1 : 1 + depth], saved[1 + depth : 1 + 2 * depth]
         outputs = list(saved[1 + 2 * depth :])
+        sums: list[Any] = [None] * depth
         if torch.is_grad_enabled():
             # Under create_graph the layers' outputs must depend on the inputs, which the saved ones do not.
             h = x
             for layer, activation in enumerate(ctx.activations):
-                h = outputs[layer] = reference.activate(activation, F.linear(h, weights[layer], biases[layer]))
+                sums[layer] = F.linear(h, weights[layer], biases[layer])
+                h = outputs[layer] = reference.activate(activation, sums[layer])
         elif ctx.recompute:
             outputs[:-1] = ctx.train(x, weights, biases)[1:]
-        grads = _chain_backward(grad, x, weights, outputs, ctx.activations, ctx.needs_input_grad[2:])
+        grads = _chain_backward(grad, x, weights, biases, sums, outputs, ctx.activations, ctx.needs_input_grad[2:])
         return None, None, *grads
+
+
+def _reads_output(activation: str) -> bool:
+    """Whether the derivative is computed from the activation's output."""
+    entry, values = parse(activation)
+    return entry.name != "identity" and not entry.needs_input(*values)
 
 
 def _rows(t: Tensor) -> Tensor:
@@ -72,13 +81,16 @@ def _chain_backward(
     grad: Tensor,
     x: Tensor,
     weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    sums: Sequence[Tensor | None],
     outputs: Sequence[Any],
     activations: Sequence[str],
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
     """Gradients of x, the weights and the biases; None where `needs` says so, and no work below the lowest needed.
 
-    `outputs` holds every layer's output after its activation; the last may be None where that activation is identity.
+    `outputs` holds every layer's output after its activation, the last only where the activation's derivative reads it;
+    `sums` every layer's output before, or None for what is computed here where a derivative reads it.
     """
     depth = len(weights)
     grads: list[Tensor | None] = [None] * (1 + 2 * depth)
@@ -87,10 +99,16 @@ def _chain_backward(
     grad = _rows(grad)
     for layer in range(depth - 1, lowest - 1, -1):
         activation, values = parse(activations[layer])
+        before = outputs[layer - 1] if layer else x
         if activation.name != "identity":
-            grad = activation.backward(grad, _rows(outputs[layer]), *values)
+            kept = outputs[layer]
+            if activation.needs_input(*values):
+                kept = sums[layer]
+                if kept is None:
+                    kept = F.linear(before, weights[layer], biases[layer])
+            grad = activation.backward(grad, _rows(kept), *values)
         if needs_weight[layer]:
-            grads[1 + layer] = grad.t() @ _rows(outputs[layer - 1] if layer else x)
+            grads[1 + layer] = grad.t() @ _rows(before)
         if needs_bias[layer]:
             grads[1 + depth + layer] = grad.sum(0)
         if layer > lowest or needs[0]:

@@ -48,7 +48,7 @@ RowCost row_cost(const MlpProblem& problem, int rows_per_block, bool persistent)
   const int own_x_chunks = stages_x ? (x_chunks + kThreads - 1) / kThreads : tiling_of(0).chunks * rows_per_block;
   cost.registers += 4 * own_x_chunks;
   if (rows_per_block > 1 || persistent) {
-    cost.registers += working + (persistent ? 40 : 32) + (element_bytes == 8 ? 24 : element_bytes == 2 ? 16 : 0);
+    cost.registers += working + (persistent ? 40 : 32) + (element_bytes == 8 ? 24 : 0);
   } else {
     cost.registers += (element_bytes == 2 ? working : 0) + 18;
   }
