@@ -12,6 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fmlp_op.graph import RewriteReport, rewrite
 
+OPERATORS = (torch.ops.fmlp.fused_mlp.default, torch.ops.fmlp.fused_chain.default)
+
 
 @dataclass
 class Rewritten:
@@ -29,7 +31,7 @@ class Rewritten:
     def operators(self) -> int:
         """Fused operators in the graph and the graphs inside."""
         graphs = [m.graph for m in self.graph_module.modules() if isinstance(m, fx.GraphModule)]
-        return sum(n.target is torch.ops.fmlp.fused_mlp.default for g in graphs for n in g.nodes)
+        return sum(n.target in OPERATORS for g in graphs for n in g.nodes)
 
 
 def dynamo(model: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> Rewritten:

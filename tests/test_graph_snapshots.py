@@ -12,14 +12,14 @@ from torch import Tensor, nn
 class TestGraphsAfterRewriting(TestCase):
     def test_a_dynamo_graph_with_all_biases(self) -> None:
         def f(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor) -> Tensor:
-            return F.linear(F.relu(F.linear(F.relu(F.linear(x, w1, b1)), w2, b2)), w3, b3).tanh()
+            return F.linear(F.relu(F.linear(F.relu(F.linear(x, w1, b1)), w2, b2)), w3, b3).exp()
 
         shapes = ((5, 4), (3, 4), (3,), (6, 3), (6,), (2, 6), (2,))
         self.assertExpectedInline(
             text(dynamo(f, *map(torch.randn, shapes)).graph_module),
             """\
 v0 = fmlp.fused_mlp.default(i0, i1, i3, i5, i2, i4, i6)
-v1 = .tanh(v0)
+v1 = .exp(v0)
 return([v1])""",
         )
 
@@ -42,12 +42,12 @@ return([v0])""",
 v0 = self.0.weight
 v1 = self.2.weight
 v2 = self.4.weight
-v3 = self.0.bias
-v4 = self.2.bias
-v5 = self.4.bias
-v6 = fmlp.fused_mlp.default(i0, v0, v1, v2, v3, v4, v5)
-v7 = self.5(v6)
-v8 = self.6(v7)
+v3 = self.6.weight
+v4 = self.0.bias
+v5 = self.2.bias
+v6 = self.4.bias
+v7 = self.6.bias
+v8 = fmlp.fused_chain.default(i0, [v0, v1, v2, v3], [v4, v5, v6, v7], 'relu')
 return(v8)""",
         )
 

@@ -12,6 +12,7 @@ from graph_tools import DIALECTS, Net, assert_same_step, aten, chain, decomposed
 from torch import Tensor, nn
 from torch.export import Dim
 
+from fmlp_op.activations import ACTIVATIONS
 from fmlp_op.graph import rewrite
 
 dialects = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
@@ -194,12 +195,159 @@ def test_an_input_flattened_to_rows_and_back_needs_no_reshape() -> None:
 
 
 @dialects
-@pytest.mark.parametrize("depth", [3, 4, 5, 6, 7, 9])
-def test_a_chain_of_n_layers_becomes_n_over_3_operators(dialect, depth) -> None:
+@pytest.mark.parametrize("depth", [2, 3, 4, 9, 16])
+def test_a_chain_of_2_to_16_layers_becomes_one_operator(dialect, depth) -> None:
     model, x = chain(depth), torch.randn(5, 8)
     rewritten = dialect(model, x)
-    assert_fused(rewritten, model, x, count=depth // 3)
-    assert rewritten.codes == (["chain-too-short"] if depth % 3 else [])
+    assert_fused(rewritten, model, x)
+    assert rewritten.codes == [] and len(rewritten.report.fused[0].layers) == depth
+
+
+@pytest.mark.parametrize(
+    ("depth", "chains", "codes"),
+    [(17, [16], ["chain-too-short"]), (18, [16, 2], []), (35, [16, 16, 3], [])],
+)
+def test_a_longer_chain_is_cut_with_its_activations_in_the_operators(depth, chains, codes) -> None:
+    model, x = chain(depth), torch.randn(5, 8)
+    rewritten = dynamo(model, x)
+    assert_fused(rewritten, model, x, count=len(chains))
+    assert [len(d.layers) for d in rewritten.report.fused] == chains and rewritten.codes == codes
+    assert all(d.output_activation == "relu" for d in rewritten.report.fused[: depth // 16])
+
+
+@dialects
+def test_three_layers_with_relu_and_nothing_after_become_the_plain_operator(dialect) -> None:
+    for depth, tail, operator in ((3, [], "fused_mlp"), (2, [], "fused_chain"), (3, [nn.ReLU()], "fused_chain")):
+        model = nn.Sequential(*chain(depth), *tail)
+        rewritten = dialect(model, torch.randn(5, 8))
+        calls = [str(n.target) for n in rewritten.graph_module.graph.nodes]
+        assert [c for c in calls if c.startswith("fmlp.")] == [f"fmlp.{operator}.default"]
+        assert operator in rewritten.report.fused[0].sentence
+
+
+@pytest.mark.parametrize("dialect", [dynamo, symbolic, aten, exported])
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "identity"])
+@pytest.mark.parametrize("change", [0.0, 0.5], ids=["default", "changed"])
+def test_every_activation_is_fused_between_layers_and_after_the_last(dialect, name, change) -> None:
+    entry = ACTIVATIONS[name]
+    values = tuple(default + change for _, default in entry.parameters)
+
+    def activation(h: Tensor) -> Tensor:
+        return entry.reference(h, *values)
+
+    class Squashed(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return activation(super().forward(x))
+
+    x, text = torch.randn(5, 12), entry.format(values)
+    for net, after in ((Net, "identity"), (Squashed, text)):
+        model = net(activation)
+        rewritten = dialect(model, x)
+        assert_fused(rewritten, model, x)
+        (decision,) = rewritten.report.fused
+        assert (decision.activation, decision.output_activation) == (text, after)
+        assert (decision.problem.activation, decision.problem.output_activation) == (text, after)
+        assert f"{text} between" in decision.problem_text
+
+
+@dialects
+def test_another_activation_ends_a_chain_as_its_output_activation(dialect) -> None:
+    layers = [nn.Linear(8, 8) for _ in range(6)]
+    between = [nn.ReLU(), nn.Tanh(), nn.Tanh(), nn.Tanh(), nn.ReLU(), nn.Sigmoid()]
+    model, x = nn.Sequential(*(m for pair in zip(layers, between, strict=True) for m in pair)), torch.randn(5, 8)
+    rewritten = dialect(model, x)
+    assert_fused(rewritten, model, x, count=2)
+    found = [(len(d.layers), d.activation, d.output_activation) for d in rewritten.report.fused]
+    assert found == [(2, "relu", "tanh"), (3, "tanh", "relu")] and rewritten.codes == ["chain-too-short"]
+
+
+SCALED = {
+    "30 *": lambda h: torch.sin(30 * h),
+    "* 30.0": lambda h: torch.sin(h * 30.0),
+    "torch.mul": lambda h: torch.mul(h, 30).sin(),
+    "multiply": lambda h: h.multiply(30.0).sin_(),
+    "dropout between": lambda h: torch.sin(F.dropout(30 * h, 0.5, False)),
+}
+
+
+@dialects
+@pytest.mark.parametrize("spelling", SCALED)
+def test_a_constant_before_a_sine_is_its_frequency(dialect, spelling) -> None:
+    model, x = Net(SCALED[spelling]).double(), torch.randn(5, 12, dtype=torch.float64)
+    rewritten = dialect(model, x)
+    assert_fused(rewritten, model, x)
+    assert rewritten.report.fused[0].activation == "sin(30.0)"
+
+
+def test_sines_of_two_frequencies_are_two_activations() -> None:
+    model, x = nn.Sequential(Net(lambda h: torch.sin(2 * h), torch.sin)), torch.randn(5, 12)
+    rewritten = dynamo(model, x)
+    assert_fused(rewritten, model, x)
+    assert [(len(d.layers), d.activation, d.output_activation) for d in rewritten.report.fused] == [
+        (2, "sin(2.0)", "sin")
+    ]
+
+
+def _switched(y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.relu(y)
+
+
+def _written(y: Tensor) -> Tensor:
+    z = torch.relu(y)
+    z[0] = 1.0
+    return z
+
+
+STAYS = {
+    "another reader": lambda y: torch.relu(y) + y,
+    "a cast before": lambda y: torch.relu(y.double()),
+    "a clamp's other gradient": lambda y: y.clamp(min=0),
+    "a mode switch before": _switched,
+    "a write after": _written,
+    "a write to a view after": lambda y: torch.relu(y).view(-1).mul_(2.0),
+    "a scale before": lambda y: torch.relu(2 * y),
+}
+
+
+@pytest.mark.parametrize("dialect", [dynamo, exported])
+@pytest.mark.parametrize("name", STAYS)
+def test_an_activation_after_the_last_layer_stays_outside_where_the_operator_would_be_another_function(
+    dialect, name
+) -> None:
+    after = STAYS[name]
+
+    class Tail(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return after(super().forward(x))
+
+    model, x = Tail(), torch.randn(5, 12)
+    rewritten = dialect(model, x)
+    (decision,) = rewritten.report.fused
+    assert (decision.output_activation, rewritten.operators) == ("identity", 1)
+    with torch.no_grad():
+        torch.testing.assert_close(rewritten.run(x), model(x))
+
+
+def test_a_clamp_at_zero_after_the_last_layer_joins_where_no_gradient_is_needed() -> None:
+    class Tail(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).clamp(min=0)
+
+    model, x = Tail(), torch.randn(5, 12)
+    with torch.no_grad():
+        rewritten = dynamo(model, x)
+        assert rewritten.report.fused[0].output_activation == "relu"
+        torch.testing.assert_close(rewritten.run(x), model(x))
+
+
+def test_a_write_to_an_output_whose_derivative_eager_takes_from_the_input_still_trains() -> None:
+    class Tail(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.elu(super().forward(x)).mul_(2.0)
+
+    model, x = Tail(), torch.randn(5, 12)
+    assert_fused(dynamo(model, x), model, x)
 
 
 @dialects
@@ -256,18 +404,26 @@ def test_an_mlp_that_feeds_an_mlp_directly_leaves_two_operators(dialect) -> None
 
 
 @dialects
-@pytest.mark.parametrize("tail", ["relu", "relu_", "twice"])
-def test_a_trailing_activation_stays(dialect, tail) -> None:
-    act = {"relu": torch.relu, "relu_": lambda y: y.relu_(), "twice": lambda y: torch.relu(torch.relu(y))}[tail]
+@pytest.mark.parametrize("tail", ["relu", "relu_", "twice", "after a dropout"])
+def test_a_trailing_activation_joins_the_operator(dialect, tail) -> None:
+    act = {
+        "relu": torch.relu,
+        "relu_": lambda y: y.relu_(),
+        "twice": lambda y: torch.relu(torch.relu(y)),
+        "after a dropout": lambda y: torch.relu(F.dropout(y, 0.5, False)),
+    }[tail]
 
     class Tail(Net):
         def forward(self, x: Tensor) -> Tensor:
             return act(super().forward(x))
 
-    model, x = Tail(), torch.randn(5, 12)
-    rewritten = dialect(model, x)
-    assert_fused(rewritten, model, x)
-    assert (rewritten.run(x) >= 0).all()
+    for x in (torch.randn(5, 12), torch.randn(2, 3, 12)):
+        model = Tail()
+        rewritten = dialect(model, x)
+        assert_fused(rewritten, model, x)
+        (decision,) = rewritten.report.fused
+        assert (decision.activation, decision.output_activation) == ("relu", "relu")
+        assert (rewritten.run(x) >= 0).all()
 
 
 @dialects
@@ -279,11 +435,10 @@ def test_products_and_sums_are_read_as_linear_layers(dialect) -> None:
             return self.c.bias + torch.mm(h, self.c.weight.permute(1, 0))
 
     model, x = Products(), torch.randn(5, 12)
+    rewritten = dialect(model, x)
+    assert_fused(rewritten, model, x)
     # symbolic_trace records neither the dtype of a product nor the rank of its operand, so a bias added is no proof
-    if dialect is symbolic:
-        assert symbolic(model, x).operators == 0
-    else:
-        assert_fused(dialect(model, x), model, x)
+    assert rewritten.report.fused[0].widths == ((10, 8, 6) if dialect is symbolic else (12, 10, 8, 6))
 
 
 @dialects
@@ -409,10 +564,11 @@ def test_a_reshape_between_layers_of_a_dynamic_batch_is_done_again() -> None:
 @pytest.mark.parametrize("decompose", [False, True])
 @pytest.mark.parametrize("whole_program", [False, True])
 @pytest.mark.parametrize("shape", [(5, 12), (4, 3, 12)])
+@pytest.mark.parametrize("tail", [[], [nn.ReLU()]], ids=["fused_mlp", "fused_chain"])
 def test_an_exported_program_is_rewritten_saved_loaded_and_run_at_other_batches(
-    decompose, whole_program, shape
+    decompose, whole_program, shape, tail
 ) -> None:
-    model, x = Net(), torch.randn(shape)
+    model, x = nn.Sequential(Net(biases=(True, False, True)), *tail), torch.randn(shape)
     program = torch.export.export(model, (x,), dynamic_shapes=({0: Dim("batch", min=2, max=4096)},))
     if decompose:
         program = program.run_decompositions()

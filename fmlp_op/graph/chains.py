@@ -1,8 +1,9 @@
 """Finds chains of linear layers and judges each: fusable, or the reason why not. Start from `find_chains`.
 
 Three stages. Links join every layer to the one before it (graph/links.py). Layers joined without an obstacle form
-runs, which are cut from the front into pieces of three. `_check` then asks of each piece what no single link can
-answer: whether its operands agree, and whether computing all of it where its last layer stood is the same.
+runs. From the front of a run the longest chain is taken again and again: layers with the same activation between them,
+and `_check` asks of them what no single link can answer: whether their operands agree, and whether computing all of
+them where the last one stood is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fmlp_op.graph.facts import NodeOrAttribute, Reader, same_size
 from fmlp_op.graph.linears import Layer, read_layers
 from fmlp_op.graph.links import Link, Obstacle, find_links
 
-DEPTH = 3  # linear layers in one fused_mlp
+MIN_DEPTH, MAX_DEPTH = 2, 16  # linear layers in one fused_chain
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
@@ -30,7 +31,8 @@ _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16)
 class Candidate:
     """Layers that follow one another. `obstacle` is None where they can be fused; `ends` and `links` are set then.
 
-    `layers` is empty once the candidate has been joined to another.
+    `layers` is empty once the candidate has been joined to another. `activation` is the hidden one, as the operators
+    spell it, where the layers have one.
     """
 
     layers: list[Layer]
@@ -38,6 +40,18 @@ class Candidate:
     obstacle: Obstacle | None = None
     between: tuple[int, int] | None = None  # numbers of the layers the obstacle stands between, counted from 1
     ends: Ends | None = None
+    activation: str | None = None
+
+    @property
+    def output_activation(self) -> str:
+        """As the operators spell it."""
+        return "identity" if self.ends is None or self.ends.activation is None else str(self.ends.activation)
+
+    @property
+    def operator(self) -> str:
+        """The name of the operator that computes these layers."""
+        is_mlp = (len(self.layers), self.activation, self.output_activation) == (3, "relu", "identity")
+        return "fused_mlp" if is_mlp else "fused_chain"
 
     @property
     def erased(self) -> list[fx.Node]:
@@ -55,11 +69,11 @@ def find_chains(reader: Reader) -> list[Candidate]:
     links = find_links(layers, reader)
     effects: Effects | None = None
     candidates: list[Candidate] = []
-    starts: dict[fx.Node, Candidate] = {}  # short pieces, by the node of their first layer
+    starts: dict[fx.Node, Candidate] = {}  # single layers and what they were joined to, by the node of the first
     stops: dict[fx.Node, Candidate] = {}  # and of their last
     taken: set[fx.Node] = set()  # what the chains so far make unnecessary
     for run in _runs(layers, links):
-        if len(run) >= DEPTH and effects is None:
+        if len(run) >= MIN_DEPTH and effects is None:
             effects = Effects(reader, layers)
         pieces = _cut(run, links, reader, effects, taken)
         candidates += pieces
@@ -94,32 +108,47 @@ def _runs(layers: dict[fx.Node, Layer], links: dict[fx.Node, Link]) -> list[list
 def _cut(
     run: list[Layer], links: dict[fx.Node, Link], reader: Reader, effects: Effects | None, taken: set[fx.Node]
 ) -> list[Candidate]:
-    """A run's pieces of three, from the front, and what is left over."""
+    """A run's chains, each the longest from where the one before ended, and what is left over."""
     pieces: list[Candidate] = []
-    failed: Candidate | None = None
+    left: Candidate | None = None
     start = 0
-    while effects is not None and start + DEPTH <= len(run):
-        piece = Candidate(run[start : start + DEPTH], [links[layer.node] for layer in run[start + 1 : start + DEPTH]])
+    ended_by: Obstacle | None = None  # what kept the last chain from being longer
+    while start < len(run):
+        chain, obstacle = _longest(run[start:], links, reader, effects, taken)
+        if chain is not None and chain.obstacle is None:
+            pieces += [chain] if left is None else [left, chain]
+            taken.update(chain.erased)
+            start += len(chain.layers)
+            left, ended_by = None, obstacle
+            continue
+        if left is None:
+            reason = obstacle or ended_by or Obstacle(reasons.TOO_SHORT, "1")
+            left = Candidate([], obstacle=reason, activation=None if chain is None else chain.activation)
+        left.layers.append(run[start])
+        start += 1
+    return pieces if left is None else [*pieces, left]
+
+
+def _longest(
+    run: list[Layer], links: dict[fx.Node, Link], reader: Reader, effects: Effects | None, taken: set[fx.Node]
+) -> tuple[Candidate | None, Obstacle | None]:
+    """The longest chain that `run` begins with, and the obstacle to a longer one.
+
+    Where there is none: the two layers that fail, and why, or nothing where one layer stands alone.
+    """
+    ways = [links[layer.node] for layer in run[1:MAX_DEPTH]]
+    activations = [str(way.activation) for way in ways]
+    depth = next((i for i, a in enumerate(activations, 1) if a != activations[0]), len(ways) + 1)
+    piece: Candidate | None = None
+    obstacle: Obstacle | None = None
+    for end in range(depth, MIN_DEPTH - 1, -1):
+        assert effects is not None
+        piece = Candidate(run[:end], ways[: end - 1], activation=activations[0])
         piece.obstacle = _check(piece, reader, effects, taken)
         if piece.obstacle is None:
-            if failed is not None:
-                pieces.append(failed)
-                failed = None
-            pieces.append(piece)
-            taken.update(piece.erased)
-            start += DEPTH
-        else:
-            if failed is None:
-                failed = Candidate([], [], piece.obstacle)
-            failed.layers.append(run[start])
-            start += 1
-    rest = run[start:]
-    if failed is not None:
-        failed.layers += rest
-        pieces.append(failed)
-    elif rest:
-        pieces.append(Candidate(rest, obstacle=Obstacle(reasons.TOO_SHORT, str(len(rest)))))
-    return pieces
+            break
+        obstacle = piece.obstacle
+    return piece, obstacle
 
 
 def _explain_short_ones(
@@ -155,7 +184,7 @@ def operands(layers: Iterable[Layer]) -> list[NodeOrAttribute]:
 def _check(piece: Candidate, reader: Reader, effects: Effects, taken: set[fx.Node]) -> Obstacle | None:
     """The reason why the layers of `piece` cannot be one operator, or None; then `piece.ends` is set."""
     first, last = piece.layers[0], piece.layers[-1]
-    ends = find_ends(piece.layers, piece.links, reader, taken)
+    ends = find_ends(piece.layers, piece.links, reader, effects, taken)
     if isinstance(ends, Obstacle):
         return ends
     piece.ends = ends

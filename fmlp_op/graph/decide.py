@@ -16,7 +16,6 @@ from fmlp_op.graph.report import Decision
 from fmlp_op.problem import Problem
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__)
-_ACTIVATION, _OUTPUT_ACTIVATION = "relu", "identity"
 
 
 def decide(candidate: Candidate, graph: str, reader: Reader, policy: str) -> Decision:
@@ -34,21 +33,23 @@ def decide(candidate: Candidate, graph: str, reader: Reader, policy: str) -> Dec
     dtype, device = facts.dtype or weight.dtype, facts.device or weight.device
     biases = tuple(layer.bias is not None for layer in layers)
     problem = None
-    if widths is not None and all(type(w) is int for w in widths) and dtype is not None and device is not None:
+    activation, output_activation = candidate.activation, candidate.output_activation
+    sized = widths is not None and all(type(w) is int for w in widths)
+    if widths is not None and sized and dtype is not None and device is not None and activation is not None:
         problem = Problem(
             rows=rows,
             widths=widths,
             dtype=reader.facts(layers[-1].node).dtype or dtype,  # autocast's, where it is on
             device=device,
             biases=biases,
-            activation=_ACTIVATION,
-            output_activation=_OUTPUT_ACTIVATION,
+            activation=activation,
+            output_activation=output_activation,
             needs_grad=reader.needs_grad(layers[-1].node),
             allow_tf32=compat.allow_tf32(),
         )
     obstacle = obstacle or _objection(policy, problem)
     if obstacle is None:
-        code, sentence = reasons.FUSED, reasons.sentence(reasons.FUSED, layers=len(layers), operator="fused_mlp")
+        code, sentence = reasons.FUSED, reasons.sentence(reasons.FUSED, layers=len(layers), operator=candidate.operator)
     else:
         code = obstacle.code
         sentence = reasons.sentence(code, found=obstacle.found, where=_where(candidate.between))
@@ -64,6 +65,8 @@ def decide(candidate: Candidate, graph: str, reader: Reader, policy: str) -> Dec
         dtype=dtype,
         device=device,
         biases=biases,
+        activation=activation,
+        output_activation=output_activation,
         problem=problem,
         location=_location(layers[-1].node),
     )

@@ -7,6 +7,7 @@ leave it, decomposed or not. Spellings stand here and in `fmlp_op.activations`, 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +44,12 @@ MATMUL: dict[Any, tuple[str, ...]] = {
 }
 MATMUL_KEYWORDS = ("input", "self", "other", "mat2", "tensor2")
 ADD: frozenset[Any] = frozenset((torch.add, operator.add, "add", "__add__", aten.add, aten.add.Tensor))
+_MULTIPLY: frozenset[Any] = frozenset(
+    (
+        *(torch.mul, torch.multiply, operator.mul, "mul", "multiply", "__mul__", "__rmul__"),
+        *(aten.mul, aten.mul.Tensor, aten.mul.Scalar, aten.multiply, aten.multiply.Tensor, aten.multiply.Scalar),
+    )
+)
 
 # Names that one function, method, ATen operator and module share are written once.
 _TRANSPOSES = frozenset(("t", "T", "mT", "H", "mH", "adjoint", "numpy_T", "matrix_H"))
@@ -137,15 +144,17 @@ class Step:
     """One node between two linear layers.
 
     Attributes:
-        kind: "activation"; "same" (the value itself); "reshape" (rows intact, leading dimensions changed); otherwise a
-            reason code of graph/reasons.py.
+        kind: "activation"; "same" (the value itself); "reshape" (rows intact, leading dimensions changed); "scale" (the
+            value times a constant); otherwise a reason code of graph/reasons.py.
         source: the tensor it acts on.
+        factor: of a "scale".
     """
 
     node: fx.Node
     kind: str
     source: fx.Node | None
     activation: activations.Match | None = None
+    factor: float | None = None
 
 
 def read_step(node: fx.Node, reader: Reader, width: int | None = None) -> Step:
@@ -161,6 +170,9 @@ def _read_step(node: fx.Node, reader: Reader, width: int | None) -> Step:
     match = read_activation(node, reader)
     if match is not None:
         return Step(node, "activation", source, match)
+    factor = _factor(node)
+    if factor is not None:
+        return Step(node, "scale", source, factor=factor)
     name = op_name(node, reader)
     module = reader.module(node) if node.op == "call_module" else None
     if module is not None and compat.has_hooks(module):
@@ -169,6 +181,17 @@ def _read_step(node: fx.Node, reader: Reader, width: int | None) -> Step:
     if source is None or not known:
         return Step(node, "other-op-between", source)
     return Step(node, _kind(node, name, source, reader, width), source)
+
+
+def _factor(node: fx.Node) -> float | None:
+    """The constant that a node multiplies a tensor by, or None."""
+    if node.op not in ("call_function", "call_method") or node.target not in _MULTIPLY:
+        return None
+    operands = (*node.args, *node.kwargs.values())
+    numbers = [a for a in operands if type(a) in (int, float)]
+    if len(operands) != 2 or len(numbers) != 1 or not isinstance(numbers[0], (int, float)):
+        return None
+    return float(numbers[0]) if math.isfinite(numbers[0]) else None
 
 
 def _kind(node: fx.Node, name: str, source: fx.Node, reader: Reader, width: int | None) -> str:
@@ -187,7 +210,7 @@ def _kind(node: fx.Node, name: str, source: fx.Node, reader: Reader, width: int 
         return "reshape" if _keeps_rows(node, name, source, reader, width) else "view-between"
     if name in _REORDERS:
         return "view-between"
-    return "activation-not-relu" if name in _ELEMENTWISE or _is_activation_module(node, reader) else "other-op-between"
+    return "activation-unknown" if name in _ELEMENTWISE or _is_activation_module(node, reader) else "other-op-between"
 
 
 def _is_activation_module(node: fx.Node, reader: Reader) -> bool:

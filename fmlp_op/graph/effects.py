@@ -180,6 +180,12 @@ class Effects:
                 return MUTATES, self._reader.nodes[written]
         return None
 
+    def writes_after(self, node: fx.Node) -> bool:
+        """Whether anything writes to the memory of `node` after it; True where that is not known."""
+        root = self._root(node)
+        start, end = self._reader.position[node] + 1, len(self._reader.nodes)
+        return root is None or _first_inside(self._writes.get(root, []), start, end) is not None
+
     def _written_root(self, node: fx.Node) -> fx.Node | None:
         """The node that made the memory this node writes to, where that is known and within this graph."""
         written = dialects.tensor_input(node)
@@ -220,6 +226,8 @@ class Effects:
         if match is not None:
             return dialects.tensor_input(node) if match.inplace else node
         step = dialects.read_step(node, self._reader)
+        if step.kind == "scale":
+            return node
         if step.kind in ("same", "reshape", "view-between", "detach-between", "cast-between", "dropout-active"):
             return step.source
         if isinstance(node.target, torch._ops.OpOverload):

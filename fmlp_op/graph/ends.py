@@ -1,4 +1,4 @@
-"""Where a fused chain begins and ends, and which reshapes it takes in. Start from `find_ends`.
+"""Where a fused chain begins and ends, and which reshapes and output activation it takes in. Start from `find_ends`.
 
 ATen's decompositions flatten an N-d input to rows before each layer and unflatten the result after it. Those reshapes
 disappear into the operator, which takes any number of leading dimensions. A reshape between layers that does not cancel
@@ -7,14 +7,17 @@ is done again on the operator's result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx
 
+from fmlp_op.activations import Match
 from fmlp_op.graph import dialects
+from fmlp_op.graph.dialects import Step
+from fmlp_op.graph.effects import Effects
 from fmlp_op.graph.facts import Reader, same_shape
 from fmlp_op.graph.linears import Layer
-from fmlp_op.graph.links import Link, Obstacle, is_dead
+from fmlp_op.graph.links import Link, Obstacle, is_dead, one_activation
 
 _MAX_STEPS = 4
 
@@ -27,6 +30,7 @@ class Ends:
         head: nodes between `source` and the first layer that the operator makes unnecessary.
         tail: the same after the last layer, in graph order; `result` is the last of them, or the last layer.
         replay: reshapes to do again on the operator's result, in order.
+        activation: the output activation, one of the tail; None for none.
     """
 
     source: fx.Node
@@ -34,32 +38,50 @@ class Ends:
     head: tuple[fx.Node, ...] = ()
     tail: tuple[fx.Node, ...] = ()
     replay: tuple[fx.Node, ...] = ()
+    activation: Match | None = None
 
 
-def find_ends(layers: list[Layer], links: list[Link], reader: Reader, taken: set[fx.Node]) -> Ends | Obstacle:
+@dataclass(frozen=True)
+class _Tail:
+    """Steps after the last layer that the operator can take in."""
+
+    steps: tuple[Step, ...] = ()
+    activation: Match | None = None
+
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        return tuple(step.node for step in self.steps)
+
+    @property
+    def reshapes(self) -> bool:
+        return any(step.kind == "reshape" for step in self.steps)
+
+
+def find_ends(
+    layers: list[Layer], links: list[Link], reader: Reader, effects: Effects, taken: set[fx.Node]
+) -> Ends | Obstacle:
     """The ends of a chain; nodes in `taken` belong to another."""
     first, last = layers[0], layers[-1]
     inner = [n for link in links for n in link.reshapes]
     inner += [n for layer in layers for n in layer.reshapes]
     inner.sort(key=reader.position.__getitem__)
-    heads, tails = _head(first, reader, taken), _tail(last, reader)
+    heads, tails = _head(first, reader, taken), _tails(last, reader, effects)
     sources = [first.source, *(dialects.tensor_input(n) for n in heads)]
-    results = [last.node, *tails]
-    for absorbed in range(len(heads) + len(tails), 0, -1):
-        for h in range(max(0, absorbed - len(tails)), min(len(heads), absorbed) + 1):
-            t = absorbed - h
-            source = sources[h]
-            reshaped = any(dialects.read_step(n, reader).kind == "reshape" for n in heads[:h])
-            if source is not None and reshaped and _same_leading(source, results[t], reader):
-                return Ends(source, results[t], tuple(heads[:h]), tuple(tails[:t]))
-    ends = Ends(first.source, last.node)
-    if not inner or _same_leading(first.source, last.node, reader):
+    options = [(h, tail) for tail in tails for h in range(len(heads) + 1)]
+    for h, tail in sorted(options, key=lambda option: -option[0] - len(option[1].steps)):
+        source, result = sources[h], tail.nodes[-1] if tail.steps else last.node
+        reshaped = any(dialects.read_step(n, reader).kind == "reshape" for n in heads[:h])
+        if source is not None and reshaped and _same_leading(source, result, reader):
+            return Ends(source, result, tuple(heads[:h]), tail.nodes, activation=tail.activation)
+    tail = [t for t in tails if not t.reshapes][-1]
+    ends = Ends(first.source, tail.nodes[-1] if tail.steps else last.node, (), tail.nodes, (), tail.activation)
+    if not inner or _same_leading(ends.source, ends.result, reader):
         return ends
     replay = _replay(inner, reader)
     out = reader.facts(last.weight).shape
     if replay is None or out is None or type(out[0]) is not int or reader.facts(first.source).functorch:
         return Obstacle("view-between", f"`{inner[-1].name}`")
-    return Ends(first.source, last.node, replay=replay)
+    return replace(ends, replay=replay)
 
 
 def _same_leading(source: fx.Node, result: fx.Node, reader: Reader) -> bool:
@@ -81,20 +103,41 @@ def _head(first: Layer, reader: Reader, taken: set[fx.Node]) -> list[fx.Node]:
     return nodes
 
 
-def _tail(last: Layer, reader: Reader) -> list[fx.Node]:
-    """The reshapes after the last layer, each the only reader of the one before."""
-    nodes: list[fx.Node] = []
+def _tails(last: Layer, reader: Reader, effects: Effects) -> list[_Tail]:
+    """What may be taken in after the last layer, nothing first: reshapes and one activation, each the only reader of
+    the one before."""
+    tails = [_Tail()]
+    steps: list[Step] = []
     node = last.node
-    while len(nodes) < _MAX_STEPS:
+    while len(steps) < _MAX_STEPS:
         users = [u for u in node.users if not is_dead(u, reader)]
-        if len(users) != 1 or users[0].op not in ("call_function", "call_method"):
+        if len(users) != 1 or users[0].op not in ("call_function", "call_method", "call_module"):
             break
         step = dialects.read_step(users[0], reader)
-        if step.kind != "reshape" or step.source is not node:
+        taken_in = tails[-1].activation
+        more = ("same", "scale", "activation") if taken_in is None else ()
+        if step.kind not in ("reshape", *more) or step.source is not node:
             break
-        nodes.append(users[0])
-        node = users[0]
-    return nodes
+        steps.append(step)
+        node = step.node
+        if step.kind == "activation":
+            activation = one_activation(steps, reader)
+            if not isinstance(activation, Match) or not _may_run_early(last, node, reader, effects):
+                break
+            tails.append(_Tail(tuple(steps), activation))
+        elif step.kind == "reshape" and (taken_in is not None or all(s.kind != "scale" for s in steps)):
+            tails.append(_Tail(tuple(steps), taken_in))
+    return tails
+
+
+def _may_run_early(last: Layer, activation: fx.Node, reader: Reader, effects: Effects) -> bool:
+    """Whether an activation after the last layer does the same as a part of the operator, which runs where that layer
+    ran. A result that is written to stays outside: the operator's backward may need it."""
+    return (
+        reader.facts(activation).dtype == reader.facts(last.node).dtype
+        and effects.between(last.node, activation, []) is None
+        and not effects.writes_after(activation)
+    )
 
 
 def _replay(reshapes: list[fx.Node], reader: Reader) -> tuple[fx.Node, ...] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -16,7 +17,7 @@ from fmlp_op.graph.linears import Layer
 # A layer whose input came from another layer longer ago than this is no candidate worth a report: so many steps, and so
 # many of them that stand in the way.
 _MAX_STEPS, _MAX_BAD_STEPS = 16, 6
-_GOOD_STEPS = ("activation", "same", "reshape")
+_GOOD_STEPS = ("activation", "same", "reshape", "scale")
 _REUSED = "hidden-value-reused"
 # torch.export writes it before `to`; what it checks is what the graph was traced with.
 _METADATA_CHECK = torch.ops.aten._assert_tensor_metadata.default
@@ -34,7 +35,7 @@ class Link:
 
     Attributes:
         steps: the nodes on the way, in graph order, in-place activations whose result nobody reads included.
-        activation: the one activation on the way; None where there is an obstacle.
+        activation: the one activation on the way, a constant before it folded in; None where there is an obstacle.
         obstacle: why the two layers can never be fused.
     """
 
@@ -80,7 +81,7 @@ def _walk_back(after: Layer, layers: dict[fx.Node, Layer], reader: Reader) -> Li
         return None
     before = layers[node]
     steps = _with_width(steps, before, reader)
-    activation = _one_activation(steps, reader)
+    activation = one_activation(steps, reader) or Obstacle("no-activation-between")
     bad = next((s for s in steps if s.kind not in _GOOD_STEPS), None)
     refusal = after.refusal or before.refusal
     if refusal is not None:
@@ -139,19 +140,38 @@ def _with_width(steps: list[Step], before: Layer, reader: Reader) -> list[Step]:
     return [dialects.read_step(s.node, reader, shape[0]) if s.kind == "view-between" else s for s in steps]
 
 
-def _one_activation(steps: list[Step], reader: Reader) -> Match | Obstacle:
-    found = [(s.node, s.source, s.activation) for s in steps if s.activation is not None]
-    if not found:
-        return Obstacle("no-activation-between")
-    for node, source, match in found:
-        if match.activation.name != "relu" or (
-            not match.exact_gradient and (source is None or reader.needs_grad(source))
-        ):
-            return Obstacle("activation-not-relu", describe(node, reader))
-    node, _, last = found[-1]
-    if len(found) > 1 and not last.activation.idempotent:
-        return Obstacle("other-op-between", describe(node, reader))
-    return last
+def one_activation(steps: Iterable[Step], reader: Reader) -> Match | Obstacle | None:
+    """The activation that steps amount to, None where there is none, or what keeps them from being one."""
+    found: Match | None = None
+    scale: Step | None = None
+    for step in steps:
+        if step.kind == "scale":
+            if found is not None or scale is not None:
+                return Obstacle("other-op-between", describe(step.node, reader))
+            scale = step
+        if step.activation is None:
+            continue
+        if not step.activation.exact_gradient and (step.source is None or reader.needs_grad(step.source)):
+            return Obstacle("activation-unknown", describe(step.node, reader))
+        if found is None:
+            found = step.activation
+        elif str(found) != str(step.activation) or not found.activation.idempotent:
+            return Obstacle("other-op-between", describe(step.node, reader))
+        if scale is not None:
+            folded = _scaled(found, scale.factor)
+            if folded is None:
+                break
+            found, scale = folded, None
+    return found if scale is None else Obstacle("other-op-between", describe(scale.node, reader))
+
+
+def _scaled(match: Match, factor: float | None) -> Match | None:
+    """The activation of `factor` times the value, for an activation that has a frequency; else None."""
+    names = [name for name, _ in match.activation.parameters]
+    if factor is None or "frequency" not in names:
+        return None
+    values = (v * factor if name == "frequency" else v for name, v in zip(names, match.values, strict=True))
+    return replace(match, values=tuple(values))
 
 
 def describe(node: fx.Node, reader: Reader) -> str:

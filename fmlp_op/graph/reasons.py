@@ -13,10 +13,11 @@ TOO_SHORT = "chain-too-short"
 SENTENCES: dict[str, str] = {
     FUSED: "{layers} linear layers run as one {operator}",
     POLICY: "fusing was declined: {found}",
-    TOO_SHORT: "{found} linear layer(s) in a row; three with ReLU between them are needed",
-    "no-activation-between": "no activation stands between {where}; ReLU is needed there",
-    "activation-not-relu": "{found} stands between {where}; only what equals ReLU, gradient included, can be fused",
-    "other-op-between": "{found} stands between {where}; only ReLU and steps that change no value may",
+    TOO_SHORT: "{found} linear layer(s) in a row; two to sixteen with the same activation between them are needed",
+    "no-activation-between": "no activation stands between {where}; one is needed there",
+    "activation-unknown": "{found} stands between {where}; only what equals an activation of fmlp_op.activations, "
+    "gradient included, can be fused",
+    "other-op-between": "{found} stands between {where}; only one activation and steps that change no value may",
     "hidden-value-reused": "the hidden value {found} has another reader or is returned; drop the other use to fuse",
     "mutation-between": "{found} writes to a tensor between the layers; move the write before or after the MLP",
     "mode-switch-between": "{found} switches grad mode, autocast or such between the layers; keep the MLP on one side",

@@ -24,7 +24,9 @@ class Decision:
         rows: product of the leading dimensions of the input; None where it is symbolic or not known.
         widths: in_features, then the out_features of every layer; None where a weight's shape is not known.
         biases: for every layer, whether it has a bias.
-        problem: what a policy decides on; None where a width, the dtype or the device is not known.
+        activation: between the layers, as the operators spell it ("relu", "elu(0.5)"); None where no one activation is.
+        output_activation: after the last layer, where it joined the chain; else "identity".
+        problem: what a policy decides on; None where a width, the dtype, the device or the activation is not known.
         location: "file:line" of the last layer's source, where the graph tells.
     """
 
@@ -39,6 +41,8 @@ class Decision:
     dtype: torch.dtype | None = None
     device: torch.device | None = None
     biases: tuple[bool, ...] = ()
+    activation: str | None = None
+    output_activation: str = "identity"
     problem: Problem | None = None
     location: str | None = None
 
@@ -48,7 +52,7 @@ class Decision:
 
     @property
     def problem_text(self) -> str:
-        """`16x48 -> 64 -> 40 -> 24, float32, cpu, bias on 1, 2, 3`, as far as it is known."""
+        """`16x48 -> 64 -> 24, float32, cpu, bias on 1, 2, relu between, tanh after`, as far as it is known."""
         widths = "" if self.widths is None else " -> ".join(map(str, self.widths[1:]))
         start = "?" if self.shape is None else "x".join(map(str, self.shape))
         with_bias = ", ".join(str(i + 1) for i, b in enumerate(self.biases) if b)
@@ -57,6 +61,8 @@ class Decision:
             "" if self.dtype is None else str(self.dtype).removeprefix("torch."),
             "" if self.device is None else str(self.device),
             f"bias on {with_bias}" if with_bias else "no bias",
+            "" if self.activation is None else f"{self.activation} between",
+            "" if self.output_activation == "identity" else f"{self.output_activation} after",
         ]
         return ", ".join(p for p in parts if p)
 

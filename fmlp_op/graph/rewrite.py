@@ -20,6 +20,10 @@ _GRAD_SWITCHES = ("_set_grad_enabled", "wrap_with_set_grad_enabled")
 def rewrite(graph_module: fx.GraphModule | ExportedProgram, *, policy: str = "always") -> RewriteReport:
     """Fuse every MLP of a graph, in place, where that is provably the same function.
 
+    An MLP is 2 to 16 linear layers with the same activation between them, one of `fmlp_op.activations`, and perhaps one
+    after the last: the longest such chain becomes one operator. Another activation between layers ends a chain, as its
+    output activation, and whatever else stands there ends it with a reason.
+
     Takes graphs of Dynamo, `torch.fx.symbolic_trace`, `make_fx` and `torch.export`, decomposed or not, with all the
     GraphModules inside. Names of the nodes that hold results stay, so an ExportedProgram can still be saved.
     A graph that carries no gradient metadata (any but Dynamo's) is taken to run with gradients unless it is rewritten

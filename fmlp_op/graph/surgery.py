@@ -40,13 +40,13 @@ def _replace(chain: Candidate, reader: Reader, replaced: dict[fx.Node, fx.Node])
         return replaced.get(what, what) if isinstance(what, fx.Node) else graph.get_attr(what)
 
     with graph.inserting_before(layers[-1].node):
-        arguments = [operand(ends.source), *(operand(layer.weight) for layer in layers)]
+        source, weights = operand(ends.source), [operand(layer.weight) for layer in layers]
         biases = [None if layer.bias is None else operand(layer.bias) for layer in layers]
-        while biases and biases[-1] is None:
-            biases.pop()
+        arguments = _arguments(chain, source, weights, biases)
         in_float32 = reader.facts(layers[-1].node).dtype in (None, torch.float32)
         keywords: dict[str, Any] = {"allow_tf32": True} if in_float32 and compat.allow_tf32() else {}
-        new = graph.call_function(torch.ops.fmlp.fused_mlp.default, (*arguments, *biases), keywords)
+        operator = getattr(torch.ops.fmlp, chain.operator).default
+        new = graph.call_function(operator, arguments, keywords)
         new.meta = {k: v for k, v in result.meta.items() if k not in _STALE_META}
         for reshape in ends.replay:
             new = _reshape_again(reshape, new, ends, reader, reader.facts(layers[-1].weight).shape)
@@ -56,6 +56,18 @@ def _replace(chain: Candidate, reader: Reader, replaced: dict[fx.Node, fx.Node])
     replaced[result] = new
     for node in sorted(reader.position.keys() & chain.erased, key=reader.position.__getitem__, reverse=True):
         _erase(node, graph, reader)
+
+
+def _arguments(
+    chain: Candidate, source: fx.Node, weights: list[fx.Node], biases: list[fx.Node | None]
+) -> tuple[Any, ...]:
+    """The operator's positional arguments, without trailing ones that are the defaults."""
+    if chain.operator == "fused_chain":
+        output = () if chain.output_activation == "identity" else (chain.output_activation,)
+        return (source, weights, biases, chain.activation, *output)
+    while biases and biases[-1] is None:
+        biases = biases[:-1]
+    return (source, *weights, *biases)
 
 
 def _reshape_again(
