@@ -12,6 +12,8 @@ from fmlp_op.problem import Problem
 # "auto" fuses where measurements say it pays; "always" wherever it is the same function.
 POLICIES = ("auto", "always", "never")
 
+_MEASURED_ON_CUDA = {"relu", "identity"}
+
 # What a batch that is only known at run time is taken to be: it has to pay for both.
 _TYPICAL_ROWS = (16, 1024)
 
@@ -50,6 +52,8 @@ def decide(problem: Problem, policy: str) -> Verdict:
         return Verdict(False, 'the policy is "never"')
     if policy == "always":
         return Verdict(True, 'the policy is "always"')
+    if problem.device.type == "cuda" and not {problem.activation, problem.output_activation} <= _MEASURED_ON_CUDA:
+        return Verdict(False, f'{problem.activation} has not been measured on GPUs; the policy "always" fuses it')
     for rows in _TYPICAL_ROWS if problem.rows is None else (problem.rows,):
         chosen = plan(replace(problem, rows=rows), _assumed_device(problem))
         if chosen.kernel == "none":

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from fmlp_op.activations import ACTIVATIONS
 from fmlp_op.bench.networks import NETWORKS
 from fmlp_op.explain import explain
 from fmlp_op.testing import assert_fused
@@ -34,13 +33,6 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
-def skip_without_activations(name: str) -> None:
-    for _, *activations in CHAINS[name]:
-        for activation in activations:
-            if activation.partition("(")[0] not in ACTIVATIONS:
-                pytest.skip(f"{activation} is not in the table")
-
-
 def outputs(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
@@ -60,7 +52,6 @@ def test_every_network_has_its_chains_written_down() -> None:
 @networks
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 def test_the_expected_chains_are_fused(name: str, train: bool) -> None:
-    skip_without_activations(name)
     model, x = NETWORKS[name]()
     model.train(train)
     with torch.set_grad_enabled(train):
@@ -71,7 +62,6 @@ def test_the_expected_chains_are_fused(name: str, train: bool) -> None:
 
 @networks
 def test_inference_equals_eager(name: str, device: str) -> None:
-    skip_without_activations(name)
     model, x = NETWORKS[name]()
     model, x = model.eval().to(device), x.to(device)
     compiled = torch.compile(model, backend="fmlp", options=OPTIONS)
@@ -82,7 +72,6 @@ def test_inference_equals_eager(name: str, device: str) -> None:
 
 @networks
 def test_a_training_step_equals_eager(name: str, device: str) -> None:
-    skip_without_activations(name)
     model, x = NETWORKS[name]()
     model, x = model.to(device), x.to(device)
     compiled = torch.compile(model, backend="fmlp", options=OPTIONS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -25,6 +27,13 @@ def test_auto_fuses_the_reference_workload(device: str, rows: int | None) -> Non
 def test_auto_declines_with_a_reason_where_no_kernel_serves(device: str) -> None:
     verdict = decide(problem((8192, 8192, 8192, 8192), device=device), "auto")
     assert not verdict.fuse and "no kernel" in verdict.reason
+
+
+def test_auto_declines_on_gpus_what_was_not_measured_there() -> None:
+    tanh = replace(problem(), activation="tanh")
+    assert decide(tanh, "auto").fuse
+    verdict = decide(replace(tanh, device=torch.device("cuda")), "auto")
+    assert not verdict.fuse and "tanh has not been measured on GPUs" in verdict.reason
 
 
 def test_auto_declines_a_dtype_without_a_kernel() -> None:

@@ -47,7 +47,7 @@ def test_a_second_process_with_a_hot_cache_still_fuses_and_explains(tmp_path: Pa
     )
     first = run_here(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path)).split("\n")
     second = run_here(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path)).split("\n")
-    assert first[0] == second[0] == "{'fused_mlp_inference': 1} 1"
+    assert first[0] == second[0] == "{'fused_chain_inference': 1} 1"
     assert (first[1], second[1]) == ("0 1", "1 1")
 
 
@@ -60,6 +60,7 @@ def test_threads_that_compile_and_run_at_once_get_right_results() -> None:
             inputs = [torch.randn(rows, 48, generator=generator) for rows in (16, 16, 7)]
             return all(torch.allclose(compiled(x), model(x), atol=1e-5) for x in inputs)
 
+    torch._dynamo.lookup_backend("fmlp")  # torch's registry of backends is not made for threads
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(8)))
 
@@ -111,7 +112,7 @@ def test_a_users_later_pass_sees_the_operator(slot: str) -> None:
     x = torch.randn(16, 48)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), plain(x))
-    assert any(target.startswith("fmlp.fused_mlp") for target in seen)
+    assert any(target.startswith("fmlp.fused_") for target in seen)
 
 
 def test_compiled_autograd_gives_the_same_gradients() -> None:

@@ -11,8 +11,13 @@ namespace {
 constexpr int kRows = 16;  // of a cluster
 // One wave of clusters of eight on an H200; clusters of 16 fit seven times (112 rows).
 constexpr int64_t kMostRows = 128, kMostClustersOf16 = 7;
-// The widest layers that compile without spills. `Small` is sm_120. Of wider ones, those of 1024 do on sm_90.
-constexpr int64_t kMostWidth16Bit = 768, kMostWidth32Bit = 512, kMostWidth32BitSmall = 320, kWidthOnSm90 = 1024;
+// The widest layers that compile without spills, and on sm_90, beyond those, 16-bit ones of exactly 1024.
+int64_t most_width(bool is_float, int major) {
+  if (is_float) return major == 12 ? 320 : 512;
+  return major == 9 ? 768 : 512;
+}
+constexpr int64_t kAlsoOnSm90 = 1024;
+
 // 16-bit layers from this width on take 16 blocks.
 constexpr int64_t kWide16Bit = 512;
 
@@ -49,9 +54,11 @@ Plan plan_cluster(const MlpProblem& problem, const DeviceProperties& device) {
   if (problem.rows > kMostRows) return no_plan("clusters serve at most 128 rows");
   const bool is_float = problem.dtype == DType::float32, is_small = device.major == 12;
   const int64_t widest = *std::max_element(problem.widths, problem.widths + problem.depth + 1);
-  const int64_t most = !is_float ? kMostWidth16Bit : is_small ? kMostWidth32BitSmall : kMostWidth32Bit;
-  if (widest > most && !(widest == kWidthOnSm90 && !is_float && device.major == 9)) {
-    return no_plan("a layer is too wide for a cluster of blocks");
+  for (int i = 0; i <= problem.depth; ++i) {
+    const int64_t width = problem.widths[i];
+    if (width > most_width(is_float, device.major) && !(width == kAlsoOnSm90 && !is_float && device.major == 9)) {
+      return no_plan("a layer is too wide for a cluster of blocks");
+    }
   }
   const int64_t clusters = (problem.rows + kRows - 1) / kRows;
   Plan plan;
