@@ -1,3 +1,5 @@
+import zlib
+
 import pytest
 import torch
 
@@ -15,6 +17,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def own_random_numbers(request: pytest.FixtureRequest) -> None:
+    """Each test draws inputs of its own, and the same ones every time it runs."""
+    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture(autouse=True)
