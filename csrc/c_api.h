@@ -55,7 +55,7 @@ int64_t fmlp_kernel_source(const fmlp_problem* problem, const fmlp_device* devic
 int64_t fmlp_compile_json(const fmlp_problem* problem, const fmlp_device* device, char* text, int64_t capacity);
 
 // {"nvrtc": "13.0", "nvrtc_missing": "", "driver": "13.0", "driver_missing": "", "cache_folder":
-// "/root/.cache/fmlp_op"}
+// "/home/me/.cache/fmlp_op"}
 int64_t fmlp_cuda_info_json(char* text, int64_t capacity);
 
 #ifdef __cplusplus
