@@ -248,7 +248,8 @@ def test_gradients_are_as_good_as_those_of_torch(activation: str, dtype: torch.d
         strict=True,
     ):
         error = (ours.double() - exact).norm().item()
-        # Norms, since one element is a matter of luck. Float64 shows no error of torch's, for want of a wider reference.
+        # Norms, since one element is a matter of luck.
+        # Float64 shows no error of torch's, for want of a wider reference.
         step = (1000 if dtype == torch.float64 else 4) * torch.finfo(dtype).eps * exact.norm().item()
         assert error <= 4 * (plain.double() - exact).norm().item() + step
 
