@@ -55,6 +55,10 @@ def mlp(
     return chain(x, (w1, w2, w3), (b1, b2, b3))
 
 
+# Evaluations of a small problem from which torch's own error is taken.
+REORDERINGS = 8
+
+
 def error_bound(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -68,16 +72,17 @@ def error_bound(
     the largest value in the chain. For small problems that error is the largest of eight evaluations, each with the
     features of every layer in another order: the same function, so what differs is luck.
     """
-    wide = [w.double() for w in weights], [None if b is None else b.double() for b in biases]
-    exact = chain(x.double(), *wide, activation, output_activation)
+    is_small = x.shape[:-1].numel() * weights[-1].shape[0] < 1 << 16
+    wide_x, wide_weights, wide_biases = widened(x, weights, biases, on_cpu=is_small)
+    exact = chain(wide_x, wide_weights, wide_biases, activation, output_activation).to(x.device)
     if exact.numel() == 0:
         return exact, 0.0
     error = 0.0
-    for _ in range(8 if exact.numel() < 1 << 16 else 1):
-        plain = chain(*_reordered(x, weights, biases), activation, output_activation).double()
+    for _ in range(REORDERINGS if is_small else 1):
+        plain = chain(*reordered(x, weights, biases), activation, output_activation).double()
         error = max(error, _largest(plain - exact))
-    h, largest = x.double(), 0.0
-    for weight, bias in zip(*wide, strict=True):
+    h, largest = wide_x, 0.0
+    for weight, bias in zip(wide_weights, wide_biases, strict=True):
         h = F.linear(h, weight, bias)
         largest = max(largest, _largest(h))
         h = activate(activation, h)
@@ -88,7 +93,19 @@ def _largest(t: Tensor) -> float:
     return t.abs().max().item()
 
 
-def _reordered(
+def widened(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], on_cpu: bool
+) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+    """The same in float64, detached; on the CPU if asked, since torch's hardswish on GPUs is not exact in float64."""
+    device = torch.device("cpu") if on_cpu else x.device
+
+    def wide(t: Tensor) -> Tensor:
+        return t.detach().to(device, torch.float64)
+
+    return wide(x), [wide(w) for w in weights], [None if b is None else wide(b) for b in biases]
+
+
+def reordered(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
     """The same MLP with the features of x and of every hidden layer in another order."""

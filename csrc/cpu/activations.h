@@ -67,7 +67,7 @@ struct silu {
 struct gelu {
   template <class V, class T>
   FMLP_INLINE V operator()(const V& v, const T*) const {
-    return v * T(0.5) * (erf_of(v * T(0.70710678118654752)) + T(1));
+    return v * T(0.5) * one_plus_erf_of(v * T(0.70710678118654752));
   }
 };
 
