@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from fmlp_op.activations import parse
+from fmlp_op.bench.peers import CUDA_PEERS
 from fmlp_op.bench.workload import DTYPES
 from fmlp_op.plan import DEVICES
 from fmlp_op.policy import POLICIES
@@ -84,6 +86,7 @@ def _run(arguments: argparse.Namespace) -> None:
             arguments.device,
             arguments.dtype,
             arguments.threads,
+            peer_names=arguments.peers,
             quick=arguments.quick,
             csv_file=arguments.csv,
             plot_file=arguments.plot,
@@ -91,7 +94,8 @@ def _run(arguments: argparse.Namespace) -> None:
     else:
         from fmlp_op.bench.inspect import inspect
 
-        inspect(arguments.dims, arguments.batch, arguments.dtype, arguments.arch)
+        activations = arguments.activation, arguments.output_activation
+        inspect(arguments.dims, arguments.batch, arguments.dtype, arguments.arch, *activations)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,10 +120,11 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("action", choices=("path", "clear"), help="print where it is, or delete the kernels in it")
 
     bench = commands.add_parser("bench", help="measure against eager, every Inductor mode and two baseline kernels")
-    bench.add_argument("--suite", choices=("reference", "sweep", "throughput"), default="reference")
+    bench.add_argument("--suite", choices=("reference", "networks", "sweep", "throughput"), default="reference")
     bench.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     bench.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), help="default: the suite's own")
     bench.add_argument("--threads", nargs="+", type=_positive, metavar="N", help="CPU threads, default: 1 and 2")
+    bench.add_argument("--peers", nargs="+", choices=CUDA_PEERS, metavar="NAME", help=f"of: {', '.join(CUDA_PEERS)}")
     bench.add_argument("--quick", action="store_true", help="fewer sizes and rounds: a look, no result")
     bench.add_argument("--csv", metavar="FILE", help="write every median with its spread")
     bench.add_argument("--plot", metavar="FILE", help="draw a picture (needs matplotlib)")
@@ -130,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     inspect.add_argument("--batch", type=_positive, default=16, help="rows (default 16)")
     inspect.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
+    for name, default in (("--activation", "relu"), ("--output-activation", "identity")):
+        inspect.add_argument(name, type=_activation, default=default, metavar="NAME", help=f"default {default}")
     inspect.add_argument("--arch", choices=tuple(DEVICES), default="sm_90", help="default sm_90")
     return parser
 
@@ -138,6 +145,14 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
+
+
+def _activation(text: str) -> str:
+    try:
+        parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _dims(text: str) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def load_digits() -> Digits:
     return Digits(x[test_rows:], y[test_rows:], x[:test_rows], y[:test_rows])
 
 
-def train(digits: Digits) -> nn.Sequential:
+def train(digits: Digits) -> nn.Module:
     """A 64→64→40→10 MLP with ReLU, trained for some seconds."""
     torch.manual_seed(0)
     model = _DIGITS.model().train()
@@ -76,7 +76,7 @@ def train(digits: Digits) -> nn.Sequential:
     return model.eval()
 
 
-def _check_compiled(model: nn.Sequential, digits: Digits) -> None:
+def _check_compiled(model: nn.Module, digits: Digits) -> None:
     compiled = torch.compile(model, backend="fmlp")
     expected, actual = model(digits.test_x), compiled(digits.test_x)
     accuracy = (actual.argmax(1) == digits.test_y).float().mean().item()
@@ -93,8 +93,8 @@ def _check_compiled(model: nn.Sequential, digits: Digits) -> None:
     print(f"\nWhat was fused, as fmlp_op.explain(model, x) says it:\n{explain(model, digits.test_x)}\n")
 
 
-def _print_latencies(model: nn.Sequential, digits: Digits) -> None:
-    rows: list[tuple[str, Workload, nn.Sequential, Tensor]] = []
+def _print_latencies(model: nn.Module, digits: Digits) -> None:
+    rows: list[tuple[str, Workload, nn.Module, Tensor]] = []
     for device in ["cpu", *_distinct_gpus()]:
         sizes = replace(_DIGITS, device=device)
         x = digits.test_x[: sizes.rows].contiguous().to(device)
@@ -120,13 +120,13 @@ def _print_latencies(model: nn.Sequential, digits: Digits) -> None:
         print(f"{name}: {reason}")
 
 
-def _copy(model: nn.Sequential, device: str) -> nn.Sequential:
+def _copy(model: nn.Module, device: str) -> nn.Module:
     copy = _DIGITS.model().to(device)
     copy.load_state_dict(model.state_dict())
     return copy
 
 
-def _latencies(model: nn.Sequential, x: Tensor) -> tuple[dict[str, float], dict[str, str]]:
+def _latencies(model: nn.Module, x: Tensor) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds per call of each peer, and why others are missing."""
     peers, missing = build(model, x, _PEERS)
     rounds = {}

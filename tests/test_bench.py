@@ -18,6 +18,7 @@ import torch
 from fmlp_op.bench import inspect as inspect_module
 from fmlp_op.bench import measure, peers, report, suites, timing
 from fmlp_op.bench.baselines import BASELINES, compile_baselines
+from fmlp_op.bench.networks import CHAINS, NETWORKS
 from fmlp_op.bench.occupancy import occupancy
 from fmlp_op.bench.peaks import Peaks, float32_precision
 from fmlp_op.bench.peers import EAGER, FMLP, INDUCTOR, OPERATOR
@@ -25,6 +26,7 @@ from fmlp_op.bench.progress import Progress
 from fmlp_op.bench.timing import Timing
 from fmlp_op.bench.workload import REFERENCE, Workload
 from fmlp_op.cli import main
+from fmlp_op.explain import explain
 from fmlp_op.info import cuda_info
 from fmlp_op.plan import DEVICES
 
@@ -37,10 +39,11 @@ needs_nvrtc = pytest.mark.skipif(
 def small_suites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cells and no Inductor, which takes long to compile."""
     for name in ("reference", "sweep"):
-        cells = (((8, 8, 8, 8), 1), ((8, 8, 8, 8), 4))
-        small = replace(suites.SUITES[name, "cpu"], cells=cells, peers=(EAGER, FMLP, OPERATOR), quick=(0, 1))
+        cells = (Workload((8, 8, 8, 8), 1), Workload((8, 8, 8, 8), 4))
+        small = replace(suites.SUITES[name, "cpu"], cells=cells, peers=(EAGER, FMLP, OPERATOR), quick=lambda _: True)
         monkeypatch.setitem(suites.SUITES, (name, "cpu"), small)
     monkeypatch.setattr(suites, "_QUICK_SECONDS", 0.05)
+    monkeypatch.setattr(suites, "_SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(suites, "peaks", lambda workload: Peaks(2e9, "an assumption", 1e9))
 
 
@@ -107,15 +110,24 @@ def test_a_workload_counts_operations_and_bytes() -> None:
     assert replace(REFERENCE, dtype="bfloat16").bytes * 2 == REFERENCE.bytes
 
 
-@pytest.mark.parametrize("widths", [(8, 8, 8, 8), (8, 16, 4)])
-def test_every_peer_computes_the_same(widths: tuple[int, ...]) -> None:
-    workload = Workload(widths, 4)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Workload((8, 8, 8, 8), 4),
+        Workload((8, 16, 4), 4),
+        Workload((8, 8, 8, 8), 4, activation="tanh"),
+        Workload((8, 16, 16, 8, 4), 4, activation="elu(0.5)", output_activation="sigmoid"),
+    ],
+    ids=str,
+)
+def test_every_peer_computes_the_same(workload: Workload) -> None:
     with torch.no_grad():
         model, x = workload.model(), workload.example_input()
         found, missing = peers.build(model, x, (EAGER, FMLP, OPERATOR))
         assert missing == {}
         for peer in found:
             torch.testing.assert_close(peer.call(), model(x))
+            assert peer.fused in (None, True)
 
 
 def test_a_peer_with_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +154,32 @@ def test_the_sweeps_cover_the_grid_that_was_promised() -> None:
     assert len(suites.SUITES["sweep", "cpu"].cells) == 9 * 8
     assert len(suites.SUITES["sweep", "cuda"].cells) == 11 * 6
     for suite in suites.SUITES.values():
-        assert 0 < len(suite.quick) < len(suite.cells)
+        assert 0 < sum(map(suite.quick, suite.cells)) < len(suite.cells)
+
+
+def test_the_networks_suite_has_every_network_and_its_mlps_alone() -> None:
+    cells = suites.SUITES["networks", "cuda"].cells
+    assert {cell.name for cell in cells} == CHAINS.keys() | NETWORKS.keys()
+    assert {cell.network for cell in cells if not cell.widths} == NETWORKS.keys() - {"deep_narrow"}
+
+
+@pytest.mark.parametrize(("name", "chain"), CHAINS.items())
+def test_the_mlps_of_the_suite_are_those_of_the_networks(name: str, chain: tuple[tuple[int, ...], str, str]) -> None:
+    found = [
+        (decision.widths, decision.activation, decision.output_activation)
+        for model, x in (make() for make in NETWORKS.values())
+        for decision in explain(model, x, policy="always").fused
+    ]
+    assert chain in found
+
+
+def test_a_network_counts_its_layers_inputs_and_results() -> None:
+    workload = Workload((), 16, network="ppo")
+    parameters = (48 * 64 + 64 + 64 * 64 + 64) * 2 + 64 * 12 + 12 + 64 + 1
+    assert workload.parameter_bytes == 4 * parameters
+    assert workload.bytes == 4 * (16 * (48 + 12 + 12 + 1) + parameters)
+    assert workload.flops == 2 * 16 * ((48 * 64 + 64 * 64) * 2 + 64 * 12 + 64)
+    assert workload.example_input().shape == (16, 48)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -173,6 +210,16 @@ def test_bench_sweep_prints_a_line_per_cell_and_a_summary(
     assert "of 2 cells lost" in text and "Geometric mean of the speed-up" in text
 
 
+def test_bench_measures_a_network_without_the_operator(
+    small_suites: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = replace(suites.SUITES["networks", "cpu"], cells=(Workload((), 4, name="ppo", network="ppo"),))
+    monkeypatch.setitem(suites.SUITES, ("networks", "cpu"), suite)
+    (found,) = suites.bench("networks", "cpu", threads=[1], peer_names=(EAGER, FMLP), quick=False)
+    assert found.peers == [EAGER, FMLP] and found.missing == {} and found.fused
+    assert "ppo" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("suite", ["reference", "sweep"])
 def test_bench_draws_a_picture(suite: str, small_suites: None, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -185,7 +232,7 @@ def test_the_sweep_summary_names_losing_cells_and_means_over_fused_ones(capsys: 
     won = cell(1, {EAGER: 4.0, INDUCTOR: 8.0, FMLP: 2.0, OPERATOR: 1.0})
     lost = cell(2, {EAGER: 3.0, INDUCTOR: 2.0, FMLP: 4.0, OPERATOR: 2.0})
     declined = cell(3, {EAGER: 1.0, INDUCTOR: 1.0, FMLP: 1.04, OPERATOR: 9.0}, fused=False)
-    report.print_sweep_summary([won, lost, declined])
+    report.print_summary([won, lost, declined])
     text = capsys.readouterr().out
     assert "1 of 3 cells lost" in text and "8→8→8→8, 2 rows, float32, cpu, 1 thread: 2.00 times" in text
     assert "over 2 fused cells, compiled: 1.00" in text
@@ -299,6 +346,12 @@ def test_inspect_prints_what_the_kernel_is_made_of(capsys: pytest.CaptureFixture
         "instructions",
     ):
         assert part in text
+
+
+@needs_nvrtc
+def test_inspect_knows_depth_and_activation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--dims", "48,64,64,64,12", "--batch", "1", "--activation", "elu(0.5)"]) == 0
+    assert capsys.readouterr().out.startswith("48→64→64→64→12, 1 rows, float32, sm_90: row kernel, because")
 
 
 @needs_nvrtc

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fmlp_op.bench.peers import Peer
+from fmlp_op.bench.workload import Activate
 
 _KERNELS = ("thread_per_output", "warp_per_output", "empty", "load_store")
 _SCALARS = {torch.float32: "FLOAT32", torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16"}
@@ -19,13 +20,14 @@ FLOORS = ("empty kernel", "load-store kernel")
 BASELINES = ("thread per output", "warp per output, 8 warps", "warp per output, 32 warps")
 
 
-def baselines(model: nn.Sequential, x: Tensor) -> list[Peer]:
-    """The two baseline kernels and the two that compute nothing; none for a depth or dtype they are not written for.
+def baselines(model: nn.Module, x: Tensor) -> list[Peer]:
+    """The two baseline kernels and the two that compute nothing; none for a model they are not written for.
 
     They are launched through ctypes, so only their GPU time means something.
     """
-    linears = [module for module in model if isinstance(module, nn.Linear)]
-    if len(linears) != 3 or x.dtype not in _SCALARS:
+    linears = [module for module in model.children() if isinstance(module, nn.Linear)]
+    activations = [module.activation for module in model.children() if isinstance(module, Activate)]
+    if len(linears) != 3 or activations != ["relu"] * 2 or x.dtype not in _SCALARS:
         return []
     kernels = _load(_SCALARS[x.dtype])
     rows, in_features = x.shape

@@ -28,7 +28,14 @@ _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:
 _MOST_INSTRUCTIONS = 14
 
 
-def inspect(dims: tuple[int, ...], batch: int, dtype: str, arch: str) -> None:
+def inspect(
+    dims: tuple[int, ...],
+    batch: int,
+    dtype: str,
+    arch: str,
+    activation: str = "relu",
+    output_activation: str = "identity",
+) -> None:
     """Compile the planned kernel and print its registers, memory, occupancy, spills, traffic and instructions.
 
     Args:
@@ -36,9 +43,10 @@ def inspect(dims: tuple[int, ...], batch: int, dtype: str, arch: str) -> None:
         batch: rows.
         dtype: a name of fmlp_op.bench.workload.DTYPES.
         arch: a name of fmlp_op.plan.DEVICES.
+        activation, output_activation: as the operators spell them.
     """
     device = DEVICES[arch]
-    workload = Workload(dims, batch, dtype, arch)
+    workload = Workload(dims, batch, dtype, arch, None, activation, output_activation)
     problem = _problem(workload)
     planned = plan(problem, device)
     if planned.kernel == "none":
@@ -73,8 +81,8 @@ def _problem(workload: Workload) -> Problem:
         dtype=DTYPES[workload.dtype],
         device=torch.device("cuda"),
         biases=(True,) * len(workload.layers),
-        activation="relu",
-        output_activation="identity",
+        activation=workload.activation,
+        output_activation=workload.output_activation,
         needs_grad=False,
         allow_tf32=workload.dtype == "tf32",
     )

@@ -1,4 +1,4 @@
-"""Networks people run, with published layer sizes and what surrounds their MLPs. Start from `NETWORKS`."""
+"""Networks people run, with published layer sizes: whole, and their MLPs alone. Start from `NETWORKS` and `CHAINS`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ import torch
 from torch import Tensor, nn
 
 Example = tuple[nn.Module, Tensor]
+
+# name -> widths, activation and output activation of an MLP of the networks below
+CHAINS: dict[str, tuple[tuple[int, ...], str, str]] = {
+    "ppo_policy": ((48, 64, 64, 12), "tanh", "identity"),
+    "ppo_value": ((48, 64, 64, 1), "tanh", "identity"),
+    "sac_trunk": ((17, 256, 256), "relu", "relu"),
+    "sac_critic": ((23, 256, 256, 1), "relu", "identity"),
+    "locomotion_flat_policy": ((48, 512, 256, 128, 12), "elu", "identity"),
+    "locomotion_rough_policy": ((235, 128, 128, 128, 12), "elu", "identity"),
+    "siren_layers": ((2, 256, 256, 256, 1), "sin(30.0)", "identity"),
+    "nerf_density": ((32, 64, 16), "relu", "identity"),
+    "nerf_colour": ((31, 64, 64, 3), "relu", "sigmoid"),
+    "recommender_top": ((512, 256, 64, 1), "relu", "sigmoid"),
+    "deep_narrow": ((1000, *(50,) * 8, 10), "relu", "identity"),
+}
 
 
 def mlp(widths: Sequence[int], activation: Callable[[], nn.Module]) -> nn.Sequential:
@@ -152,7 +167,7 @@ def _example(module: nn.Module, features: int, rows: int = 16) -> Example:
     return module, torch.randn(rows, features)
 
 
-# name -> the module, with random weights, and an input of 16 rows
+# name -> the module, with random weights, and an input of 16 rows; "deep_narrow" is nothing but its MLP
 NETWORKS: dict[str, Callable[[], Example]] = {
     "ppo": lambda: _example(PPO(), 48),
     "sac_actor": lambda: _example(SACActor(), 17),

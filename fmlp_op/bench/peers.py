@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fmlp_op.bench.timing import Call, capture
+from fmlp_op.bench.workload import Activate
 
 EAGER, OPERATOR, FMLP, INDUCTOR = "eager", "operator", "fmlp compiled", "Inductor"
 REDUCE_OVERHEAD, MAX_AUTOTUNE, NO_CUDAGRAPHS = "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
@@ -41,17 +42,22 @@ class Peer:
     fused: bool | None = None
 
 
-def operator_call(model: nn.Sequential, x: Tensor, allow_tf32: bool = False) -> Call:
-    """The operator on the model's own weights."""
-    linears = [module for module in model if isinstance(module, nn.Linear)]
+def operator_call(model: nn.Module, x: Tensor, allow_tf32: bool = False) -> Call:
+    """The operator on the weights of a `Workload.model()` that is one MLP."""
+    modules = list(model.children())
+    linears = [module for module in modules if isinstance(module, nn.Linear)]
     weights, biases = [one.weight for one in linears], [one.bias for one in linears]
-    if len(linears) == 3:
+    activations = [module.activation for module in modules if isinstance(module, Activate)]
+    activation = activations[0]
+    output_activation = activations[-1] if len(activations) == len(linears) else "identity"
+    if len(linears) == 3 and (activation, output_activation) == ("relu", "identity"):
         return functools.partial(torch.ops.fmlp.fused_mlp, x, *weights, *biases, allow_tf32=allow_tf32)
-    return functools.partial(torch.ops.fmlp.fused_chain, x, weights, biases, allow_tf32=allow_tf32)
+    chain = torch.ops.fmlp.fused_chain
+    return functools.partial(chain, x, weights, biases, activation, output_activation, allow_tf32=allow_tf32)
 
 
 def build(
-    model: nn.Sequential, x: Tensor, names: Iterable[str], allow_tf32: bool = False
+    model: nn.Module, x: Tensor, names: Iterable[str], allow_tf32: bool = False
 ) -> tuple[list[Peer], dict[str, str]]:
     """Make the peers and call each, so that everything is compiled. Call it, and them, under `torch.no_grad()`.
 
@@ -69,7 +75,7 @@ def build(
     return peers, missing
 
 
-def _build_one(name: str, model: nn.Sequential, x: Tensor, allow_tf32: bool) -> Peer:
+def _build_one(name: str, model: nn.Module, x: Tensor, allow_tf32: bool) -> Peer:
     if name == EAGER:
         return Peer(name, _warmed(functools.partial(model, x)))
     if name == OPERATOR:

@@ -56,7 +56,9 @@ def _group(cells: Sequence[Cell], key: Callable[[Cell], Key]) -> dict[Key, list[
 
 def _draw_times(axes: Any, cells: Sequence[Cell]) -> None:
     """A line per peer over the cells, with bars from quartile to quartile."""
-    labels = [f"{'-'.join(map(str, cell.workload.widths))}\n{cell.workload.rows} rows" for cell in cells]
+    labels = [
+        f"{cell.workload.name or '-'.join(map(str, cell.workload.widths))}\n{cell.workload.rows} rows" for cell in cells
+    ]
     for peer in dict.fromkeys(peer for cell in cells for peer in cell.peers):
         found = [
             (i, cell.timings[peer, cell.main_clock]) for i, cell in enumerate(cells) if cell.seconds(peer) is not None

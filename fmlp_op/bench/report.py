@@ -55,7 +55,7 @@ def print_load() -> None:
 
 
 def print_cell(cell: Cell, one_line: bool, is_first: bool) -> None:
-    """One cell: a table of its peers, or one line of a sweep."""
+    """One cell: a table of its peers, or one line."""
     if one_line:
         if is_first:
             _print_sweep_title(cell)
@@ -112,7 +112,7 @@ def _rates(cell: Cell, peer: str) -> list[str]:
 
 # --- the sweep --------------------------------------------------------------------------------------------------------
 
-_SWEEP_LINE = "{:>6} {:>7} {:>9} {:>7}  {:>10} {:>11} {:>10} {:>11}  {:>6}  {:>15} {:>15}  {:>9}"
+_SWEEP_LINE = "{:>{width}} {:>7} {:>9} {:>7}  {:>10} {:>11} {:>10} {:>11}  {:>6}  {:>15} {:>15}  {:>9}"
 
 
 def _print_sweep_title(cell: Cell) -> None:
@@ -122,6 +122,7 @@ def _print_sweep_title(cell: Cell) -> None:
         _SWEEP_LINE.format(
             *("width", "rows", "dtype", "threads", "eager", "Inductor", "compiled", "operator", "fused"),
             *("best/compiled", "best/operator", "% of peak"),
+            width=_label_width(cell.workload),
         )
     )
 
@@ -134,17 +135,22 @@ def _print_sweep_line(cell: Cell) -> None:
     ratios = [speedup(cell, peer) for peer in (FMLP, OPERATOR)]
     print(
         _SWEEP_LINE.format(
-            *(workload.widths[0], workload.rows, workload.dtype, workload.threads or "-"),
+            *(workload.name or workload.widths[0], workload.rows, workload.dtype, workload.threads or "-"),
             *("-" if t is None else f"{t * 1e6:.2f}" for t in times),
             "yes" if cell.fused else "no",
             *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
             share,
+            width=_label_width(workload),
         ),
         flush=True,
     )
     for peer in SWEEP_PEERS:
         if peer in cell.missing:
             print(f"       {peer}: {cell.missing[peer]}")
+
+
+def _label_width(workload: Workload) -> int:
+    return 23 if workload.name else 6
 
 
 def speedup(cell: Cell, peer: str) -> float | None:
@@ -154,7 +160,7 @@ def speedup(cell: Cell, peer: str) -> float | None:
     return None if own is None or own <= 0 or not others else min(others) / own
 
 
-def print_sweep_summary(cells: Sequence[Cell]) -> None:
+def print_summary(cells: Sequence[Cell]) -> None:
     """Losing cells, and the mean over fused ones."""
     limit = LOST[cells[0].workload.device]
     ratios = [(cell, ratio) for cell in cells if (ratio := speedup(cell, FMLP)) is not None]
@@ -197,7 +203,10 @@ def _csv_rows(suite: str, cell: Cell) -> list[dict[str, object]]:
         "device": device_name(workload.device),
         "torch": torch.__version__,
         "fmlp_op": package_version(),
+        "name": workload.name,
         "widths": "-".join(map(str, workload.widths)),
+        "activation": workload.activation,
+        "output_activation": workload.output_activation,
         "rows": workload.rows,
         "dtype": workload.dtype,
         "threads": workload.threads or "",

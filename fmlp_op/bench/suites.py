@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,6 +10,7 @@ from itertools import product
 import torch
 
 from fmlp_op.bench import measure, peers, plot, report
+from fmlp_op.bench.networks import CHAINS, NETWORKS
 from fmlp_op.bench.peaks import float32_precision, peaks
 from fmlp_op.bench.progress import Progress
 from fmlp_op.bench.timing import num_threads
@@ -25,60 +26,88 @@ class Suite:
     """Sizes on one kind of device.
 
     Attributes:
-        cells: (width of every layer, or the widths) and rows.
+        cells: workloads, whose dtype, device and threads are filled in later.
         dtypes: measured where the user names none.
         peers: names of fmlp_op.bench.peers.
         detailed: baseline kernels and cold caches too, on CUDA.
-        quick: the places in `cells` that --quick keeps.
+        one_line: a cell is printed as one line, and a summary follows the last.
+        quick: which cells --quick keeps.
     """
 
-    cells: tuple[tuple[tuple[int, ...], int], ...]
+    cells: tuple[Workload, ...]
     dtypes: tuple[str, ...]
     peers: tuple[str, ...]
-    detailed: bool
-    quick: tuple[int, ...]
+    detailed: bool = False
+    one_line: bool = False
+    quick: Callable[[Workload], bool] = lambda workload: True
 
 
-def _grid(widths: Sequence[int], rows: Sequence[int]) -> tuple[tuple[tuple[int, ...], int], ...]:
-    return tuple(((width,) * 4, batch) for width, batch in product(widths, rows))
+def _grid(widths: Sequence[int], rows: Sequence[int]) -> tuple[Workload, ...]:
+    return tuple(Workload((width,) * 4, batch) for width, batch in product(widths, rows))
 
 
-def _places(
-    cells: Sequence[tuple[tuple[int, ...], int]], widths: Sequence[int], rows: Sequence[int]
-) -> tuple[int, ...]:
-    return tuple(i for i, (cell, batch) in enumerate(cells) if cell[0] in widths and batch in rows)
+def _networks(rows: Sequence[int]) -> tuple[Workload, ...]:
+    """The MLPs of CHAINS alone, then the networks of NETWORKS whole."""
+    chains = [
+        Workload(widths, batch, activation=activation, output_activation=output_activation, name=name)
+        for (name, (widths, activation, output_activation)), batch in product(CHAINS.items(), rows)
+    ]
+    whole = [Workload((), batch, name=name, network=name) for name, batch in product(NETWORKS, rows)]
+    return tuple(w for w in (*chains, *whole) if w.network != "deep_narrow")
 
 
 _W = REFERENCE.widths
 _CPU_GRID = _grid((8, 16, 32, 48, 64, 100, 128, 256, 512), (1, 4, 16, 64, 256, 1024, 8192, 65536))
 _CUDA_GRID = _grid((16, 32, 48, 64, 100, 128, 200, 256, 384, 512, 1024), (1, 16, 128, 1024, 16384, 262144))
-_CPU_LARGE = (((64,) * 4, 1 << 16), ((128,) * 4, 1 << 15), ((256,) * 4, 1 << 13))
-_CUDA_LARGE = (((64,) * 4, 1 << 16), ((64,) * 4, 1 << 20), ((128,) * 4, 1 << 20), ((256,) * 4, 1 << 19))
-_CUDA_REFERENCE = (
-    *((_W, rows) for rows in (1, 16, 64, 256, 1024, 4096)),
-    *(((256, 256, 256, 64), b) for b in (1, 16, 128)),
+_CPU_LARGE = tuple(Workload((width,) * 4, rows) for width, rows in ((64, 1 << 16), (128, 1 << 15), (256, 1 << 13)))
+_CUDA_LARGE = tuple(
+    Workload((width,) * 4, rows) for width, rows in ((64, 1 << 16), (64, 1 << 20), (128, 1 << 20), (256, 1 << 19))
 )
+_CUDA_REFERENCE = (
+    *(replace(REFERENCE, rows=rows) for rows in (1, 16, 64, 256, 1024, 4096)),
+    *(Workload((256, 256, 256, 64), rows) for rows in (1, 16, 128)),
+)
+
+
+def _is_coarse(workload: Workload) -> bool:
+    return workload.widths[0] in (16, 64, 256) and workload.rows in (1, 64, 128, 1024, 16384)
+
+
+def _is_reference(workload: Workload) -> bool:
+    return workload == REFERENCE
+
+
+def _is_small(workload: Workload) -> bool:
+    return workload.rows == 1
+
 
 SUITES = {
     ("reference", "cpu"): Suite(
-        tuple((_W, rows) for rows in (1, 4, 16, 64, 256, 1024)), ("float32",), peers.CPU_PEERS, False, (2,)
+        tuple(replace(REFERENCE, rows=rows) for rows in (1, 4, 16, 64, 256, 1024)),
+        ("float32",),
+        peers.CPU_PEERS,
+        quick=_is_reference,
     ),
-    ("reference", "cuda"): Suite(_CUDA_REFERENCE, ("float32",), peers.CUDA_PEERS, True, (1,)),
-    ("throughput", "cpu"): Suite(_CPU_LARGE, ("float32", "bfloat16"), peers.CPU_PEERS, False, (0,)),
-    ("throughput", "cuda"): Suite(_CUDA_LARGE, ("bfloat16", "tf32", "float32"), peers.CUDA_PEERS, False, (0,)),
-    ("sweep", "cpu"): Suite(
-        _CPU_GRID,
-        ("float32", "bfloat16"),
-        peers.SWEEP_PEERS,
-        False,
-        _places(_CPU_GRID, (16, 64, 256), (1, 64, 1024)),
+    ("reference", "cuda"): Suite(_CUDA_REFERENCE, ("float32",), peers.CUDA_PEERS, detailed=True, quick=_is_reference),
+    ("throughput", "cpu"): Suite(
+        _CPU_LARGE, ("float32", "bfloat16"), peers.CPU_PEERS, quick=lambda w: w.widths[0] == 64
     ),
+    ("throughput", "cuda"): Suite(
+        _CUDA_LARGE, ("bfloat16", "tf32", "float32"), peers.CUDA_PEERS, quick=lambda w: w.rows == 1 << 16
+    ),
+    ("networks", "cpu"): Suite(
+        _networks((1, 16, 1024)), ("float32",), peers.SWEEP_PEERS, one_line=True, quick=_is_small
+    ),
+    ("networks", "cuda"): Suite(
+        _networks((1, 16, 4096)), ("float32",), peers.SWEEP_PEERS, one_line=True, quick=_is_small
+    ),
+    ("sweep", "cpu"): Suite(_CPU_GRID, ("float32", "bfloat16"), peers.SWEEP_PEERS, one_line=True, quick=_is_coarse),
     ("sweep", "cuda"): Suite(
         _CUDA_GRID,
         ("float32", "tf32", "bfloat16", "float16"),
         peers.SWEEP_PEERS,
-        False,
-        _places(_CUDA_GRID, (16, 64, 256), (1, 128, 16384)),
+        one_line=True,
+        quick=_is_coarse,
     ),
 }
 
@@ -89,6 +118,7 @@ def bench(
     dtypes: Sequence[str] | None = None,
     threads: Sequence[int] | None = None,
     *,
+    peer_names: Sequence[str] | None = None,
     quick: bool = False,
     csv_file: str | None = None,
     plot_file: str | None = None,
@@ -96,10 +126,11 @@ def bench(
     """Measure a suite and print it as it goes; write CSV and a picture where a file is named.
 
     Args:
-        suite_name: "reference", "sweep" or "throughput".
+        suite_name: "reference", "networks", "sweep" or "throughput".
         device: "cpu" or "cuda"; None takes cuda where there is one.
         dtypes: names of fmlp_op.bench.workload.DTYPES; None takes the suite's own.
         threads: of torch, on a CPU; None takes 1, and 2 where the machine has them.
+        peer_names: of fmlp_op.bench.peers, to measure no others; None takes the suite's own.
         quick: fewer sizes and rounds.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -109,23 +140,25 @@ def bench(
     suite = SUITES[suite_name, device]
     workloads = list(_workloads(suite, device, dtypes or suite.dtypes, threads, quick))
     report.print_header(suite_name, workloads[0], quick)
-    seconds = _QUICK_SECONDS if quick else _SWEEP_SECONDS if suite_name == "sweep" else _SECONDS
+    seconds = _QUICK_SECONDS if quick else _SWEEP_SECONDS if suite.one_line else _SECONDS
     progress = Progress(len(workloads), f"bench {suite_name}")
     cells: list[measure.Cell] = []
     for i, workload in enumerate(workloads):
         progress.update(i, str(workload))
         with _conditions(workload):
             measure_cell = measure.cuda_cell if device == "cuda" else measure.cpu_cell
-            cell = measure_cell(workload, suite.peers, seconds, suite.detailed)
+            skipped = set() if workload.network is None else {peers.OPERATOR}  # a network is more than one call of it
+            names = [name for name in suite.peers if name in (peer_names or suite.peers) and name not in skipped]
+            cell = measure_cell(workload, names, seconds, suite.detailed)
         cells.append(replace(cell, peaks=peaks(workload)))
         progress.close()
-        report.print_cell(cells[-1], one_line=suite_name == "sweep", is_first=i == 0)
+        report.print_cell(cells[-1], one_line=suite.one_line, is_first=i == 0)
         if csv_file:
             report.write_csv(csv_file, suite_name, cells)
     progress.update(len(workloads), "done")
     progress.close()
-    if suite_name == "sweep":
-        report.print_sweep_summary(cells)
+    if suite.one_line:
+        report.print_summary(cells)
     if plot_file:
         plot.write_plot(plot_file, suite_name, cells)
     return cells
@@ -136,9 +169,9 @@ def _workloads(
 ) -> Iterator[Workload]:
     available = torch.get_num_threads()
     counts: Sequence[int | None] = (None,) if device == "cuda" else threads or sorted({1, min(2, available)})
-    cells = [suite.cells[i] for i in suite.quick] if quick else suite.cells
-    for dtype, count, (widths, rows) in product(dtypes, counts, cells):
-        yield Workload(widths, rows, dtype, device, count)
+    cells = [cell for cell in suite.cells if suite.quick(cell) or not quick]
+    for dtype, count, cell in product(dtypes, counts, cells):
+        yield replace(cell, dtype=dtype, device=device, threads=count)
 
 
 @contextmanager
