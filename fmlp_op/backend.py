@@ -36,8 +36,9 @@ def fmlp(
 
     Args:
         mode: any mode of torch.compile, for the part that Inductor compiles.
-        options: Inductor's options, and our own: `"fmlp.policy"`, one of "auto" (the default: fuse where measurements
-            say it pays), "always", "never"; `"fmlp.inner"`, the backend for the rest (default "inductor").
+        options: Inductor's options, and our own: `"fmlp.policy"`, one of "auto" (the default: fuse where past
+            measurements say it pays), "measure" (time both on this device while compiling), "always", "never";
+            `"fmlp.inner"`, the backend for the rest (default "inductor").
 
     Raises:
         ValueError: an option or a value that does not exist, with the nearest that does.

@@ -9,10 +9,9 @@ import torch
 from fmlp_op.plan import DEVICES, Device, plan
 from fmlp_op.problem import Problem
 
-# "auto" fuses where measurements say it pays; "always" wherever it is the same function.
-POLICIES = ("auto", "always", "never")
-
-_MEASURED_ON_CUDA = {"relu", "identity"}
+# "auto" fuses where past measurements say it pays; "measure" times both on the device at hand, while compiling;
+# "always" fuses wherever it is the same function.
+POLICIES = ("auto", "always", "never", "measure")
 
 # What a batch that is only known at run time is taken to be: it has to pay for both.
 _TYPICAL_ROWS = (16, 1024)
@@ -52,13 +51,29 @@ def decide(problem: Problem, policy: str) -> Verdict:
         return Verdict(False, 'the policy is "never"')
     if policy == "always":
         return Verdict(True, 'the policy is "always"')
-    if problem.device.type == "cuda" and not {problem.activation, problem.output_activation} <= _MEASURED_ON_CUDA:
-        return Verdict(False, f'{problem.activation} has not been measured on GPUs; the policy "always" fuses it')
     for rows in _TYPICAL_ROWS if problem.rows is None else (problem.rows,):
-        chosen = plan(replace(problem, rows=rows), _assumed_device(problem))
-        if chosen.kernel == "none":
-            return Verdict(False, f"no kernel pays for {rows} rows of it: {chosen.reason}")
+        verdict = (_measured if policy == "measure" else _by_plan)(replace(problem, rows=rows))
+        if not verdict.fuse:
+            break
+    return verdict
+
+
+def _by_plan(problem: Problem) -> Verdict:
+    chosen = plan(problem, _assumed_device(problem))
+    if chosen.kernel == "none":
+        return Verdict(False, f"no kernel pays for {problem.rows} rows of it: {chosen.reason}")
     return Verdict(True, "a kernel serves it")
+
+
+def _measured(problem: Problem) -> Verdict:
+    from fmlp_op.measure import times  # not before it is asked: the operators load with it
+
+    try:
+        found = times(problem)
+    except RuntimeError:  # the device is not there, or full
+        return _by_plan(problem)
+    figures = f"{found.fused * 1e6:.3g} µs fused, {found.plain * 1e6:.3g} µs not, for {problem.rows} rows"
+    return Verdict(found.fused <= found.plain, f"measured {figures}")
 
 
 def _assumed_device(problem: Problem) -> Device | None:

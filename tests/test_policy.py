@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch._dynamo.utils import counters
 
-from fmlp_op import Problem
+from fmlp_op import Problem, explain, measure
 from fmlp_op.policy import decide
 
 
@@ -29,11 +31,9 @@ def test_auto_declines_with_a_reason_where_no_kernel_serves(device: str) -> None
     assert not verdict.fuse and "no kernel" in verdict.reason
 
 
-def test_auto_declines_on_gpus_what_was_not_measured_there() -> None:
-    tanh = replace(problem(), activation="tanh")
-    assert decide(tanh, "auto").fuse
-    verdict = decide(replace(tanh, device=torch.device("cuda")), "auto")
-    assert not verdict.fuse and "tanh has not been measured on GPUs" in verdict.reason
+@pytest.mark.parametrize("activation", ["tanh", "elu", "sin(30.0)"])
+def test_auto_fuses_every_activation_on_gpus(activation: str) -> None:
+    assert decide(replace(problem(device="cuda"), activation=activation), "auto").fuse
 
 
 def test_auto_declines_a_dtype_without_a_kernel() -> None:
@@ -44,6 +44,50 @@ def test_always_and_never_ask_no_further() -> None:
     impossible = problem((8192,) * 4, device="mps")
     assert decide(impossible, "always").fuse
     assert not decide(problem(), "never").fuse
+
+
+@pytest.mark.parametrize(("fused", "plain"), [(1e-6, 2e-6), (3e-6, 2e-6)])
+def test_measure_fuses_what_was_faster_and_says_both_times(
+    fused: float, plain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "times", lambda problem: measure.Times(fused, plain))
+    verdict = decide(problem(), "measure")
+    assert verdict.fuse == (fused < plain)
+    assert verdict.reason == f"measured {fused * 1e6:.3g} µs fused, 2 µs not, for 16 rows"
+
+
+def test_measure_has_to_win_at_every_typical_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "times", lambda problem: measure.Times(problem.rows, 100.0))
+    assert decide(problem(rows=16), "measure").fuse
+    assert not decide(problem(rows=None), "measure").fuse
+
+
+def test_measure_falls_back_where_nothing_can_be_timed() -> None:
+    absent = problem(device="cuda" if not torch.cuda.is_available() else "cuda:99")
+    assert decide(absent, "measure").reason == "a kernel serves it"
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_measuring_is_cached_and_leaves_the_caller_alone(needs_grad: bool, device: str) -> None:
+    one = replace(problem(widths=(8, 16, 8, 4), device=device), needs_grad=needs_grad)
+    state = torch.get_rng_state()
+    with torch.inference_mode():
+        found = measure.times(one)
+        assert torch.is_inference_mode_enabled()
+    assert found.fused > 0 and found.plain > 0
+    assert measure.times(one) is found
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_measure_decides_while_compiling(device: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval().to(device)
+    x = torch.randn(4, 8, device=device)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="fmlp", options={"fmlp.policy": "measure", "fmlp.inner": "aot_eager"})
+        torch.testing.assert_close(compiled(x), model(x))
+        found = explain(model, x, policy="measure")
+    assert counters["fmlp"]["fused"] == len(found.fused)
+    assert sum(counters["fmlp"].values()) == 1
 
 
 def test_an_unknown_policy_is_refused() -> None:

@@ -1,0 +1,103 @@
+"""Times an MLP fused and unfused on the device it is for: what the policy "measure" asks. Start from `times`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from fmlp_op import reference
+from fmlp_op.bench.timing import Timing, back_to_back, interleave, warm_up
+from fmlp_op.ops import fused_chain
+from fmlp_op.problem import Problem
+
+# Of both together, warm-up not counted.
+_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds per call, or per forward and backward where gradients are needed; medians."""
+
+    fused: float
+    plain: float
+
+
+def times(problem: Problem) -> Times:
+    """Of the operator and of torch's own operators, on random operands; kept for the life of the process.
+
+    Calls follow each other with one wait at the end, as a program makes them: a small MLP is bound by the host and a
+    large one by the device. May be called while torch.compile works on a graph; draws no random number of the caller's.
+
+    Raises:
+        RuntimeError: the device is not there, or has no memory left for the operands.
+    """
+    assert problem.rows is not None, "only a known number of rows can be measured"
+    return _times(problem, torch.get_num_threads() if problem.device.type == "cpu" else 0)
+
+
+@functools.cache
+def _times(problem: Problem, threads: int) -> Times:
+    device_type = problem.device.type
+    synchronize = torch.cuda.synchronize if device_type == "cuda" else None
+    with (
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(problem.needs_grad),
+        torch.autocast(device_type, enabled=False),
+    ):
+        x, weights, biases = _operands(problem)
+        inputs = [x, *weights, *(b for b in biases if b is not None)]
+        activations = problem.activation, problem.output_activation
+
+        def fused() -> Tensor:
+            return fused_chain(x, weights, biases, *activations, allow_tf32=problem.allow_tf32)
+
+        rounds = {}
+        for name, forward in (
+            ("fused", fused),
+            ("plain", functools.partial(reference.chain, x, weights, biases, *activations)),
+        ):
+            call = functools.partial(_step, forward, inputs, problem.needs_grad)
+            rounds[name] = _then_wait(call, warm_up(call, synchronize), synchronize)
+        found: dict[str, Timing] = interleave(rounds, _SECONDS)
+    return Times(found["fused"].median, found["plain"].median)
+
+
+def _operands(problem: Problem) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+    generator = torch.Generator(problem.device).manual_seed(0)
+
+    def draw(*shape: int, scale: float = 1.0) -> Tensor:
+        values = torch.randn(*shape, device=problem.device, dtype=problem.dtype, generator=generator)
+        return values.mul_(scale).requires_grad_(problem.needs_grad)
+
+    layers = list(zip(problem.widths[:-1], problem.widths[1:], strict=True))
+    weights = [draw(n, k, scale=max(k, 1) ** -0.5) for k, n in layers]
+    biases = [draw(n) if has else None for (_, n), has in zip(layers, problem.biases, strict=True)]
+    assert problem.rows is not None
+    return draw(problem.rows, problem.widths[0]), weights, biases
+
+
+def _step(forward: Callable[[], Tensor], inputs: list[Any], backward: bool) -> None:
+    y = forward()
+    if backward:
+        torch.autograd.grad(y, inputs, torch.ones_like(y))
+
+
+def _then_wait(call: Callable[[], object], calls: int, synchronize: Callable[[], None] | None) -> Callable[[], float]:
+    """Seconds per call of `calls` calls in a row, the wait for the last included."""
+    if synchronize is None:
+        return back_to_back(call, calls)
+
+    def all_of_them() -> None:
+        for _ in range(calls):
+            call()
+        synchronize()
+
+    one_round = back_to_back(all_of_them, 1)
+    return lambda: one_round() / calls
