@@ -18,7 +18,7 @@ from fmlp_op.bench.workload import REFERENCE, Workload
 from fmlp_op.cli import CommandError
 
 # Spent on the rounds of one cell, compilation not counted.
-_SECONDS, _SWEEP_SECONDS, _QUICK_SECONDS = 2.0, 0.8, 0.3
+_SECONDS, _SWEEP_SECONDS, _QUICK_SECONDS = 2.0, 0.4, 0.3
 
 
 @dataclass(frozen=True)
