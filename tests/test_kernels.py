@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from samples import Sample, assert_within_rule
 
 from fmlp_op import Problem
 from fmlp_op._library import library
+from fmlp_op.bench.peaks import float32_precision
 from fmlp_op.plan import DEVICES, call_text, compile_kernel, plan
 
 CUDA = torch.device("cuda", 0)
@@ -48,12 +50,17 @@ ROW = [
     problem((16, 16), rows=3),
     problem((10, 12, 14, 16, 18, 20), dtype=torch.float16),
     problem((32, 32, 16), dtype=torch.float64),
+    # The first layer is streamed.
+    problem((1000, *(50,) * 8, 10), rows=1),
+    problem((1000, *(50,) * 8, 10), rows=1, dtype=torch.bfloat16, needs_grad=True),
+    problem((1023, 64, 32), rows=1),
 ]
 
 
 # Per architecture what serves it, in the order of DEVICES: sm_80, sm_90, sm_100, sm_120.
 TILE = [
     (problem((64,) * 4, 65536, torch.bfloat16), "tile tile tile tile"),
+    (problem((64,) * 4, 2**20, torch.bfloat16, needs_grad=True), "tile tile tile tile"),
     (problem((128,) * 4, 2**20, torch.float16), "tile tile tile tile"),
     (problem((17, 100, 31, 5), 2**20, torch.float16, bias=False), "tile tile tile tile"),
     (problem((64,) * 4, 2**20), "tile tile tile tile"),
@@ -104,6 +111,57 @@ def test_cluster_kernel_compiles_without_spills(arch: str, index: int) -> None:
     assert_compiles_without_spills(problem, arch, dict(zip(DEVICES, kernels.split(), strict=True))[arch])
 
 
+# On an H200: every kernel, with rows that fill no tile, and every way it is put together.
+RUNS = [
+    ("row", problem(rows=1)),
+    ("row", problem(rows=4099)),
+    ("row", problem((32, 32, 16), rows=70, dtype=torch.float64)),
+    ("row", problem((1000, *(50,) * 8, 10), rows=3)),
+    ("row", problem((1000, *(50,) * 8, 10), rows=1, dtype=torch.bfloat16)),
+    ("row", problem((1023, 64, 32), rows=2)),
+    ("row", problem((1023, 64, 32), rows=2, dtype=torch.float16, bias=False)),
+    ("cluster", problem((256, 256, 256, 64), rows=1, activation="elu(0.5)")),
+    ("cluster", problem((256, 256, 256, 64), rows=37)),
+    ("cluster", problem((256, 256, 256, 64), rows=128, allow_tf32=True)),
+    ("cluster", problem((256, 256, 256, 64), rows=19, dtype=torch.bfloat16)),
+    ("cluster", problem((131, 260, 300), rows=50, dtype=torch.float16, bias=False)),
+    ("cluster", problem((48, 512, 256, 128, 12), rows=1, activation="tanh", output_activation="sigmoid")),
+    ("cluster", problem((1024,) * 4, rows=16, dtype=torch.bfloat16)),
+    ("tile", problem((64,) * 4, rows=8209, dtype=torch.bfloat16)),
+    ("tile", problem((64,) * 4, rows=42221, dtype=torch.float16, activation="silu")),  # five warpgroups
+    ("tile", problem((17, 100, 31, 5), rows=16411, dtype=torch.float16, bias=False)),
+    ("tile", problem((64,) * 4, rows=16411, activation="gelu")),
+    ("tile", problem((64,) * 4, rows=16411, allow_tf32=True)),
+    ("tile", problem((128,) * 4, rows=16411)),  # two blocks share the columns
+    ("tile", problem((256,) * 4, rows=16411, dtype=torch.bfloat16)),
+]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs an H100 or H200"
+)
+@pytest.mark.parametrize(
+    ("kernel", "wanted"), RUNS, ids=lambda value: value if isinstance(value, str) else str(value.widths)
+)
+def test_every_kernel_is_within_the_accuracy_rule(kernel: str, wanted: Problem) -> None:
+    depth = len(wanted.widths) - 1
+    sample = Sample((wanted.rows,), wanted.widths, wanted.dtype, wanted.biases)
+    x, *rest = sample.tensors("cuda")
+    weights, biases = rest[:depth], rest[depth:]
+    activations = wanted.activation, wanted.output_activation
+    assert plan(wanted).kernel == kernel
+
+    with float32_precision("tf32" if wanted.allow_tf32 else "float32"):
+        for op in (torch.ops.fmlp.fused_chain_inference, torch.ops.fmlp.fused_chain_train):
+            torch.full((wanted.rows * sum(wanted.widths),), float("nan"), device="cuda")  # what results may lie on
+            results = op(x, weights, biases, *activations, allow_tf32=wanted.allow_tf32)
+            y, *hidden = results if isinstance(results, list) else [results]
+            assert_within_rule(y, x, weights, biases, *activations)
+            for layer, h in enumerate(hidden, 1):
+                assert_within_rule(h, x, weights[:layer], biases[:layer], activations[0], activations[0])
+
+
 @pytest.mark.parametrize("arch", DEVICES)
 def test_every_plan_can_be_launched(arch: str) -> None:
     device = DEVICES[arch]
@@ -136,7 +194,9 @@ def test_every_plan_can_be_launched(arch: str) -> None:
         ((128, 128, 128, 64), torch.bfloat16, {16: "row", 1024: "row", 2**20: "tile"}),
         ((256,) * 4, torch.bfloat16, {16: "cluster", 128: "cluster", 256: "none", 2**19: "tile"}),
         ((256,) * 4, torch.float32, {16: "cluster", 128: "cluster", 129: "none", 2**20: "none"}),
+        ((512,) * 4, torch.float32, {1: "cluster", 16: "cluster", 128: "cluster", 1024: "none"}),
         ((1024,) * 4, torch.bfloat16, {16: "cluster", 2**16: "none"}),
+        ((1000, *(50,) * 8, 10), torch.float32, {1: "row", 16: "row", 4096: "none"}),
         ((64,) * 4, torch.float64, {16: "row", 2**16: "none"}),
     ],
 )

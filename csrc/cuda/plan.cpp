@@ -40,6 +40,19 @@ Work work_of(const MlpProblem& problem) {
   return work;
 }
 
+// Takes a few instructions, not an exponential or a sine.
+bool is_cheap(const Activation& activation) {
+  switch (activation.kind) {
+    case ActivationKind::identity:
+    case ActivationKind::relu:
+    case ActivationKind::leaky_relu:
+    case ActivationKind::hardswish:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool is_exact(const MlpProblem& problem) { return problem.dtype == DType::float32 && !problem.allow_tf32; }
 
 // A launch each for linears and activations, the weights, then what the device is busy with. Rather too little than too
@@ -69,20 +82,33 @@ double eager_us(const MlpProblem& problem, const Work& work) {
 //     128-128-128-8   fp32                        1024   7.7 / 7.7    4096   17 / 21     16384  52 / 73
 //     128-128-128-64  bf16  16       2.5 / 2.5    1024   8.2 / 7.7    4096   20 / 23     16384  67 / 86
 //     48-64-40-24     fp64                        1024   4.0 / 4.1    4096   11 / 11     16384  38 / 38
-double row_us(const MlpProblem& problem, const Work& work) {
+//
+// Where the first layer is streamed (plan.stages), every row has a block of its own that reads all weights.
+double row_us(const MlpProblem& problem, const Work& work, const Plan& plan, int multiprocessors) {
   const double us_per_product = problem.dtype == DType::float64 ? 0.33e-6 : work.weights < 16384 ? 0.15e-6 : 0.125e-6;
-  return 0.9 + work.weight_bytes / 54e3 + us_per_product * work.products;
+  const auto waves = plan.stages > 1 ? (problem.rows + multiprocessors - 1) / multiprocessors : 1;
+  return 0.9 + static_cast<double>(waves) * work.weight_bytes / 54e3 + us_per_product * work.products;
 }
 
-// Latency of launch and layers, then a block's share of the weights; rows do not matter.
+// Latency of launch and layers, then a block's share of the weights. Of the 16 rows of a cluster, only those that exist
+// are handed on and activated; beyond 16 rows there are more clusters, beside each other.
 //
-//     16-bit: 1.5 + 0.5 layers + B / S / 45000      fp32: 1.6 + 0.7 layers + B / S / 29000
+//     16-bit: 1.5 + 0.5 layers + B / S / 45000
 //     bf16 256-256-256-64  3.8 / 3.8    512x3  6.1 / 5.2    1024x3  11.5 / 11.7
-//     fp32 128x3  4.0 / 4.1    256-256-256-64  5.7 / 5.0    512x3  10.3 / 10.5
+//
+//     fp32: 1.4 + (0.7 + 0.2 r) layers + B / S / 29000, r = rows / 16; + 0.25 r for each activation that takes exp or
+//     sin rows                        1            16                                          1            16 128x3
+//     4.4 / 4.5     48-512-256-128-12    elu   6.3 / 6.0    8.3 / 7.4 256-256-256-64                     5.7 / 5.4
+//     235-128-128-128-12   elu   5.5 / 4.9    7.3 / 6.3 23-256-256-1         4.1 / 4.1    5.2 / 4.7     2-256-256-256-1
+//     sin   6.1 / 5.4    7.6 / 6.9 512-256-64-1         4.4 / 4.8    5.8 / 5.4
+//     512x3                                   10.3 / 11.1
 double cluster_us(const MlpProblem& problem, const Work& work, const Plan& plan) {
   const double block_bytes = work.weight_bytes / plan.cluster_size;
-  return problem.dtype == DType::float32 ? 1.6 + 0.7 * problem.depth + block_bytes / 29e3
-                                         : 1.5 + 0.5 * problem.depth + block_bytes / 45e3;
+  if (problem.dtype != DType::float32) return 1.5 + 0.5 * problem.depth + block_bytes / 45e3;
+  const double filled = static_cast<double>(std::min<int64_t>(problem.rows, 16)) / 16;
+  const double activations = is_cheap(problem.activation) ? 0 : 0.25 * (problem.depth - 1);
+  return 1.4 + (0.7 + 0.2 * filled) * problem.depth + activations * filled +
+         block_bytes / (plan.cluster_size == 16 ? 31e3 : 46e3);
 }
 
 // Staging a block's weights (estimated: 64 bytes a thread each 0.8 us), then waves of one tile per block.
@@ -146,7 +172,7 @@ Plan plan(const MlpProblem& problem, const DeviceProperties& device) {
     best = candidate;
     best_us = microseconds;
   };
-  if (row.kernel != Plan::Kernel::none) consider(row, row_us(problem, work));
+  if (row.kernel != Plan::Kernel::none) consider(row, row_us(problem, work, row, device.multiprocessors));
   if (cluster.kernel != Plan::Kernel::none) consider(cluster, cluster_us(problem, work, cluster));
   if (tile.kernel != Plan::Kernel::none) consider(tile, tile_us(problem, work, tile, device.multiprocessors));
 

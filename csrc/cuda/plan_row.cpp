@@ -21,7 +21,7 @@ struct RowCost {
 // Weights and biases stay in registers throughout. With one row, ptxas finds room for the rest in those of layers that
 // are done, except for unpacked 16-bit weights; the figures come from compiling some hundred shapes for sm_80 to
 // sm_120.
-RowCost row_cost(const MlpProblem& problem, int rows_per_block, bool persistent) {
+RowCost row_cost(const MlpProblem& problem, int rows_per_block, bool persistent, int stages = 1) {
   const int element_bytes = static_cast<int>(element_size(problem.dtype));
   const int elements = 16 / element_bytes, value_words = element_bytes == 8 ? 2 : 1;
   const auto tiling_of = [&](int layer) {
@@ -35,7 +35,8 @@ RowCost row_cost(const MlpProblem& problem, int rows_per_block, bool persistent)
     const RowTiling tiling = tiling_of(l);
     // Loads of two bytes take a register each until they are packed.
     const bool packs = row_load_bytes(static_cast<int>(problem.widths[l]), element_bytes, problem.alignment) == 2;
-    cost.registers += tiling.outputs * ((packs ? 8 : 4) * tiling.chunks + (problem.has_bias(l) ? value_words : 0));
+    const int held = l == 0 && stages > 1 ? stages : tiling.chunks;
+    cost.registers += tiling.outputs * ((packs ? 8 : 4) * held + (problem.has_bias(l) ? value_words : 0));
     cost.products += rows_per_block * tiling.outputs * tiling.chunks * elements;
     const int sums = rows_per_block * tiling.outputs * std::min(4, elements);
     const int unpacked_weights = element_bytes == 2 ? elements * tiling.outputs : 0;
@@ -47,8 +48,10 @@ RowCost row_cost(const MlpProblem& problem, int rows_per_block, bool persistent)
   const int x_chunks = (static_cast<int>(problem.widths[0]) + elements - 1) / elements * rows_per_block;
   const int own_x_chunks = stages_x ? (x_chunks + kThreads - 1) / kThreads : tiling_of(0).chunks * rows_per_block;
   cost.registers += 4 * own_x_chunks;
-  if (rows_per_block > 1 || persistent) {
-    cost.registers += working + (persistent ? 40 : 32) + (element_bytes == 8 ? 24 : 0);
+  if (rows_per_block > 1 || persistent || stages > 1) {
+    const bool narrow = row_load_bytes(static_cast<int>(problem.widths[0]), element_bytes, problem.alignment) < 16;
+    const int streaming = stages > 1 ? (narrow ? 64 : 48) : 0;
+    cost.registers += working + std::max(streaming, persistent ? 40 : 32) + (element_bytes == 8 ? 24 : 0);
   } else {
     cost.registers += (element_bytes == 2 ? working : 0) + 18;
   }
@@ -56,11 +59,23 @@ RowCost row_cost(const MlpProblem& problem, int rows_per_block, bool persistent)
   return cost;
 }
 
-bool row_fits(const MlpProblem& problem, int rows_per_block, bool persistent) {
+bool row_fits(const MlpProblem& problem, int rows_per_block, bool persistent, int stages = 1) {
   constexpr int kRegisters = 255, kStaticSharedBytes = 48 * 1024;
-  const RowCost cost = row_cost(problem, rows_per_block, persistent);
+  const RowCost cost = row_cost(problem, rows_per_block, persistent, stages);
   return cost.registers <= kRegisters && cost.shared_bytes <= kStaticSharedBytes &&
-         (rows_per_block == 1 || cost.products <= kMostProducts);
+         ((rows_per_block == 1 && stages == 1) || cost.products <= kMostProducts);
+}
+
+// The most chunks of the first layer that a thread can hold where it cannot hold all, up to as many as a multiprocessor
+// can have on their way; 0 where not even a few fit.
+int streaming_stages(const MlpProblem& problem) {
+  const int elements = 16 / static_cast<int>(element_size(problem.dtype));
+  const RowTiling tiling =
+      row_tiling(static_cast<int>(problem.widths[0]), static_cast<int>(problem.widths[1]), elements, kThreads);
+  for (int stages = std::min(8, tiling.chunks - 1); stages >= 4; --stages) {
+    if (row_fits(problem, 1, false, stages)) return stages;
+  }
+  return 0;
 }
 
 // As few rows a block as leave every block a multiprocessor of its own, and up to four rows half of them free: there
@@ -101,14 +116,19 @@ Plan plan_row(const MlpProblem& problem, const DeviceProperties& device) {
   for (int l = 0; l <= problem.depth; ++l) {
     if (problem.widths[l] > kMostWidth) return no_plan("a layer is wider than 4096");
   }
-  if (!row_fits(problem, 1, false)) return no_plan("the weights do not fit the registers of one block");
   Plan plan;
   plan.kernel = Plan::Kernel::row;
   plan.reason = "the weights of all layers fit the registers of one block";
   plan.threads = kThreads;
+  const bool fits = row_fits(problem, 1, false);
+  if (!fits) {
+    plan.stages = streaming_stages(problem);
+    plan.reason = "the weights of all layers but the first fit the registers of one block";
+    if (plan.stages == 0) return no_plan("the weights do not fit the registers of one block");
+  }
   // Saves 0.5 us where the kernel in front is one of ours and costs 0.2 us in a graph behind an ordinary kernel.
   plan.dependent_launch = device.supports_dependent_launch;
-  choose_rows(problem, device.multiprocessors, plan);
+  if (fits) choose_rows(problem, device.multiprocessors, plan);
   plan.grid = (problem.rows + plan.rows_per_block - 1) / plan.rows_per_block;
   return plan;
 }

@@ -66,11 +66,18 @@ int access_registers(const MlpProblem& problem) {
 
 // Threads of a block of warpgroups with 16 rows a warp (wgmma, sm_90a), as many as registers allow; 0 where none fit.
 // The registers beside the live ones come from compiling some hundred shapes; so do those of mma.sync below.
-int warpgroup_threads(const Shape& shape) {
+int warpgroup_threads(const Shape& shape, int multiprocessors) {
   const int pass_limit = !shape.exact ? 256 : shape.is_wide() ? 32 : 64;
   const int registers = shape.live_registers(pass_limit, 1) + (shape.exact ? 24 : 30) + access_registers(shape.problem);
   const int threads = registers <= 128 ? 512 : registers <= 168 ? 384 : registers <= 232 ? 256 : 0;
-  return shape.blocks > 1 ? std::min(threads, 256) : threads;
+  if (shape.blocks > 1) return std::min(threads, 256);
+  // Five warpgroups where the last wave then leaves fewer rows idle: 74.5 in place of 76.8 us for 64x3, bf16, 2^20
+  // rows.
+  const auto rows_in_waves = [&](int count) {
+    const int64_t rows = count / 32 * 16, tiles = (shape.problem.rows + rows - 1) / rows;
+    return (tiles + multiprocessors - 1) / multiprocessors * rows;
+  };
+  return registers <= 96 && rows_in_waves(640) < rows_in_waves(512) ? 640 : threads;
 }
 
 // Blocks of 16 rows of a warp with mma.sync, 256 threads a block: 2, 1, or 0 where none fit.
@@ -104,7 +111,7 @@ Plan plan_tile(const MlpProblem& problem, const DeviceProperties& device) {
     if (blocks > 1 && !plan.arch_specific) break;
     const Shape shape{problem, blocks};
     const int row_blocks = plan.arch_specific ? 1 : warp_row_blocks(shape);
-    plan.threads = plan.arch_specific ? warpgroup_threads(shape) : 256;
+    plan.threads = plan.arch_specific ? warpgroup_threads(shape, device.multiprocessors) : 256;
     plan.rows_per_warp = 16 * row_blocks;
     plan.rows_per_block = plan.threads / 32 * plan.rows_per_warp;
     plan.cluster_size = blocks;

@@ -94,6 +94,12 @@ class Workload:
         for k, n in self.layers:
             modules += [nn.Linear(k, n, dtype=DTYPES[self.dtype], device=self.device), Activate(self.activation)]
         last = [] if self.output_activation == "identity" else [Activate(self.output_activation)]
+        entry, values = parse(self.activation)
+        for linear in modules[::2] if entry.name == "sin" else ():
+            # As SIREN does it: otherwise layer after layer would magnify rounding errors.
+            assert isinstance(linear, nn.Linear)
+            bound = (6 / linear.in_features) ** 0.5 / values[0]
+            nn.init.uniform_(linear.weight, -bound, bound)
         return nn.Sequential(*modules[:-1], *last).eval()
 
     def example_input(self) -> Tensor:

@@ -26,6 +26,7 @@ struct ClusterThread {
   int rank;             // of the block in its cluster
   int warp, group, t;   // group = lane / 4, t = lane % 4
   long long first_row;  // of the cluster's 16
+  int existing_rows;    // of the 16; what the others hold is never stored, nor read by a row that exists
   // The ring: per slab in it the weights and, of the first layer, the x that goes with them.
   unsigned weights[Shape::ring()][Shape::most_column_tiles()][4];
   unsigned input[Shape::ring()][2][4];
@@ -170,7 +171,7 @@ __device__ __forceinline__ void finish_layer(const ClusterThread<Config>& thread
 #pragma unroll
   for (int round = 0; round < divide_up(Shape::rows * quads, Config::threads); ++round) {
     const int item = threadIdx.x + round * Config::threads, row = item / quads, column = item % quads * 4;
-    if (item >= Shape::rows * quads) break;
+    if (item >= thread.existing_rows * quads) break;
     float sums[4] = {0, 0, 0, 0};
     if constexpr (has_bias<Config>(layer)) add_four(sums, thread.shared + bias_offset + column * 4);
 #pragma unroll
@@ -199,10 +200,7 @@ __device__ __forceinline__ void finish_layer(const ClusterThread<Config>& thread
     }
     if constexpr (last || Config::saves_hidden) {
       auto* tensor = static_cast<char*>(last ? thread.arguments.y : thread.arguments.hidden[layer]);
-      const long long global_row = thread.first_row + row;
-      if (global_row < thread.arguments.rows) {
-        store_words<quad_words, row_bytes, padded, access>(tensor + global_row * row_bytes, offset, words);
-      }
+      store_words<quad_words, row_bytes, padded, access>(tensor + (thread.first_row + row) * row_bytes, offset, words);
     }
   }
 }
@@ -289,14 +287,14 @@ __device__ __forceinline__ void run_cluster_layers(ClusterThread<Config>& thread
 
 // One barrier per hidden layer: it opens when all blocks have sent their part of the layer's activations.
 template <class Config, int layer = 0>
-__device__ __forceinline__ void initialize_barriers(unsigned shared) {
+__device__ __forceinline__ void initialize_barriers(unsigned shared, int existing_rows) {
   using Shape = ClusterShape<Config>;
   if constexpr (layer + 1 < Config::depth) {
     constexpr int barrier = Shape::barrier_offset + layer * 8;
-    constexpr int bytes = Shape::rows * Shape::features(layer + 1) * Shape::element_bytes;
+    constexpr int row_bytes = Shape::features(layer + 1) * Shape::element_bytes;
     initialize_barrier(shared + barrier, 1);
-    expect_bytes(shared + barrier, bytes);
-    initialize_barriers<Config, layer + 1>(shared);
+    expect_bytes(shared + barrier, existing_rows * row_bytes);
+    initialize_barriers<Config, layer + 1>(shared, existing_rows);
   }
 }
 
@@ -323,18 +321,21 @@ __device__ void cluster(const KernelArguments<Config::depth>& arguments) {
   static_assert(Config::shared_bytes == Shape::shared_bytes, "the plan counts shared memory differently");
   extern __shared__ __align__(128) char dynamic_shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const long long first_row = static_cast<long long>(blockIdx.x / Shape::blocks) * Shape::rows;
+  const long long left = arguments.rows - first_row;
   ClusterThread<Config> thread{arguments,
                                dynamic_shared,
                                static_cast<int>(cluster_rank()),
                                warp,
                                lane / 4,
                                lane % 4,
-                               static_cast<long long>(blockIdx.x / Shape::blocks) * Shape::rows,
+                               first_row,
+                               left < Shape::rows ? static_cast<int>(left) : Shape::rows,
                                {},
                                {}};
   wait_for_previous_kernel();
   load_slabs<Config, 0, Shape::ring()>(thread);
-  if (threadIdx.x == 0) initialize_barriers<Config>(shared_address(dynamic_shared));
+  if (threadIdx.x == 0) initialize_barriers<Config>(shared_address(dynamic_shared), thread.existing_rows);
   __syncthreads();
   arrive_cluster();
   stage_biases<Config>(thread);

@@ -1,9 +1,10 @@
 // The row kernel: small batches of small networks, bound by latency.
 //
 // A block works on rows_per_block rows at a time. Every thread loads its share of ALL layers' weights into registers
-// before anything else, so the whole network costs one memory latency. The threads of a group then split each dot
-// product, exchange partial sums by shuffles, and pass activations on through shared memory, one barrier a layer.
-// Hidden activations stay in the accumulation type: 16-bit networks round only what they write to global memory.
+// before anything else, so the whole network costs one memory latency; of a first layer too large for that, it loads
+// the rest while it multiplies. The threads of a group split each dot product, exchange partial sums by shuffles, and
+// pass activations on through shared memory, one barrier a layer. Hidden activations stay in the accumulation type:
+// 16-bit networks round only what they write to global memory.
 #pragma once
 
 #include "interface.cuh"
@@ -157,8 +158,8 @@ struct RowDirectInput {
 // `before_last_barrier` runs once, when no thread reads the activations of layer 0 any more.
 template <class Config, int layer, class Input, class BeforeLastBarrier>
 __device__ __forceinline__ void run_row_layers(const KernelArguments<Config::depth>& arguments,
-                                               const RowLayers<Config, layer>& layers, Accumulate<Config>* shared,
-                                               int warp, RowPosition<Config> position, const Input& input,
+                                               RowLayers<Config, layer>& layers, Accumulate<Config>* shared, int warp,
+                                               RowPosition<Config> position, const Input& input,
                                                BeforeLastBarrier before_last_barrier) {
   using Layer = RowLayer<Config, layer>;
   using Shared = RowShared<Config>;
@@ -190,7 +191,7 @@ __device__ __forceinline__ void run_row_layers(const KernelArguments<Config::dep
         }
       }
     };
-    layers.first.run(activation, store);
+    layers.first.run(arguments, activation, store);
   }
   if constexpr (!Layer::is_last) {
     if constexpr (layer == 1) before_last_barrier();

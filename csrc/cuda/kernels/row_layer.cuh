@@ -24,7 +24,10 @@ struct RowLayer {
   static constexpr int row_bytes = in_features * element_bytes;
   static constexpr int load_bytes = row_load_bytes(in_features, element_bytes, Config::alignment);
 
-  RowChunk weight[outputs][chunks];
+  // Chunks of each weight row held at one time: all, but of a first layer too large for that the next Config::stages.
+  static constexpr int held = layer == 0 && Config::stages > 1 ? Config::stages : chunks;
+
+  RowChunk weight[outputs][held];  // chunk c is at c % held
   Value bias[outputs];
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % lanes; }
@@ -45,9 +48,9 @@ struct RowLayer {
     return load_partial_chunk<load_bytes>(own + offset, row_bytes - 16 * lane() - offset, anywhere);
   }
 
-  // Threads of a group with no output load another output's weights: no branch, and memory that a neighbour reads
-  // anyway.
-  __device__ __forceinline__ void load(const KernelArguments<Config::depth>& arguments) {
+  // Loads chunks `begin` to `end` of this thread's weight rows. Threads of a group with no output load another output's
+  // weights: no branch, and memory that a neighbour reads anyway.
+  __device__ __forceinline__ void load(const KernelArguments<Config::depth>& arguments, int begin = 0, int end = held) {
     const char* matrix = static_cast<const char*>(arguments.weights[layer]);
     const char* own = base_address(matrix + readable_output(0) * row_bytes + 16 * lane());
 #pragma unroll
@@ -56,7 +59,7 @@ struct RowLayer {
       if (o > 0 && groups * (o + 1) > out_features)
         own_row = base_address(matrix + readable_output(o) * row_bytes + 16 * lane());
 #pragma unroll
-      for (int c = 0; c < chunks; ++c) weight[o][c] = load_own_chunk(own_row, c, matrix);
+      for (int c = begin; c < end; ++c) weight[o][c % held] = load_own_chunk(own_row, c, matrix);
     }
   }
 
@@ -79,7 +82,7 @@ struct RowLayer {
 #pragma unroll
       for (int o = 0; o < outputs; ++o) {
 #pragma unroll
-        for (int c = 0; c < chunks; ++c) {
+        for (int c = 0; c < held; ++c) {
 #pragma unroll
           for (int word = 0; word < 4; ++word) asm volatile("" : "+r"(weight[o][c].words[word]));
         }
@@ -90,7 +93,8 @@ struct RowLayer {
   // `activation(row, chunk, values)` gives the elements of this lane's chunk; `store(row, output, value)` takes each
   // finished value exactly once in the group.
   template <class Activation, class Store>
-  __device__ __forceinline__ void run(Activation activation, Store store) const {
+  __device__ __forceinline__ void run(const KernelArguments<Config::depth>& arguments, Activation activation,
+                                      Store store) {
     constexpr int partial_sums = 4 > elements ? elements : 4;
     Value sums[rows][outputs][partial_sums];
 #pragma unroll
@@ -104,11 +108,12 @@ struct RowLayer {
 #pragma unroll
           for (int e = 0; e < elements; ++e) {
             Value& sum = sums[r][o][e % partial_sums];
-            const Value factor = weight[o][c].template element<Scalar>(e);
+            const Value factor = weight[o][c % held].template element<Scalar>(e);
             sum = c == 0 && e < partial_sums ? factor * values[e] : fma(factor, values[e], sum);
           }
         }
       }
+      if (c + held < chunks) load(arguments, c + held, c + held + 1);
     }
     Value totals[rows][outputs];
 #pragma unroll
