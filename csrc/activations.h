@@ -26,7 +26,8 @@ namespace fmlp {
   X(sigmoid,    0, 0,    0,  aten("sigmoid", x))                                                   \
   X(softplus,   2, 1,    20, where(x * p > q, x, aten("log_sigmoid", x * -p) / -p))                \
   X(hardswish,  0, 0,    0,  aten("hardswish", x))                                                 \
-  X(sin,        1, 1,    0,  aten("sin", x * p))
+  X(sin,        1, 1,    0,  aten("sin", x * p))                                                   \
+  X(mish,       0, 0,    0,  aten("mish", x))
 // clang-format on
 
 #define FMLP_ACTIVATION_ENUMERATOR(name, ...) name,

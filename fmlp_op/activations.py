@@ -352,6 +352,27 @@ _SIN = Activation(
     ),
 )
 
+
+def _mish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return _aten.mish_backward(grad, x)
+    # Differentiable again, which mish_backward is not.
+    t = torch.tanh(F.softplus(x))
+    return grad * (t + x * torch.sigmoid(x) * (1 - t * t))
+
+
+_MISH = Activation(
+    "mish",
+    reference=F.mish,
+    needs_input=_always,
+    backward=_mish_backward,
+    spellings=(
+        Spelling((F.mish, nn.Mish), ("inplace",), inplace="inplace"),
+        Spelling((_aten.mish, _aten.mish.default)),
+        Spelling((_aten.mish_, _aten.mish_.default), inplace=True),
+    ),
+)
+
 # In the order of FMLP_ACTIVATIONS in csrc/activations.h, by which plans number them.
 ACTIVATIONS: dict[str, Activation] = {
     a.name: a
@@ -369,6 +390,7 @@ ACTIVATIONS: dict[str, Activation] = {
         _SOFTPLUS,
         _HARDSWISH,
         _SIN,
+        _MISH,
     )
 }
 

@@ -327,6 +327,7 @@ FUNCTIONS = {
     "softplus(2.0, 20.0)": [lambda x: F.softplus(x, 2)],
     "softplus(2.0, 5.0)": [lambda x: F.softplus(x, beta=2, threshold=5), lambda x: F.softplus(x, 2, 5)],
     "hardswish": [F.hardswish, lambda x: F.hardswish(x, True)],
+    "mish": [F.mish, lambda x: F.mish(x, inplace=True)],
     "sin": [torch.sin, lambda x: x.sin(), lambda x: x.sin_(), lambda x: torch.sin_(x)],
 }
 

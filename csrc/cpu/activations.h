@@ -111,6 +111,16 @@ struct sin {
   }
 };
 
+// v * tanh(log(1 + exp(v))) as a fraction of e = exp(-|v|), which cannot overflow.
+struct mish {
+  template <class V, class T>
+  FMLP_INLINE V operator()(const V& v, const T*) const {
+    const V e = exp_of_negative(-magnitude(v));
+    const V numerator = v < 0 ? e * (e + T(2)) : e * T(2) + T(1);
+    return v * (numerator / (numerator + (v < 0 ? V{} + T(2) : e * e * T(2))));
+  }
+};
+
 }  // namespace functors
 
 template <class Functor, class T>

@@ -123,4 +123,15 @@ struct sin {
   }
 };
 
+// value * tanh(log(1 + exp(value))) as a fraction of e = exp(-|value|), which cannot overflow.
+struct mish {
+  template <class Value>
+  static __device__ __forceinline__ Value apply(Value value, Value, Value) {
+    const bool negative = value < Value(0);
+    const Value e = libm::exp(negative ? value : -value);
+    const Value numerator = negative ? e * (e + Value(2)) : Value(2) * e + Value(1);
+    return value * (numerator / (numerator + (negative ? Value(2) : Value(2) * e * e)));
+  }
+};
+
 }  // namespace fmlp
