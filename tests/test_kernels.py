@@ -53,7 +53,7 @@ ROW = [
     # The first layer is streamed.
     problem((1000, *(50,) * 8, 10), rows=1),
     problem((1000, *(50,) * 8, 10), rows=1, dtype=torch.bfloat16, needs_grad=True),
-    problem((1023, 64, 32), rows=1),
+    problem((1024, 64, 64, 64), rows=1),
 ]
 
 
@@ -118,8 +118,8 @@ RUNS = [
     ("row", problem((32, 32, 16), rows=70, dtype=torch.float64)),
     ("row", problem((1000, *(50,) * 8, 10), rows=3)),
     ("row", problem((1000, *(50,) * 8, 10), rows=1, dtype=torch.bfloat16)),
-    ("row", problem((1023, 64, 32), rows=2)),
-    ("row", problem((1023, 64, 32), rows=2, dtype=torch.float16, bias=False)),
+    ("row", problem((1024, 64, 64, 64), rows=2)),
+    ("row", problem((2008, 50, 50, 50, 10), rows=2, dtype=torch.float16, bias=False)),
     ("cluster", problem((256, 256, 256, 64), rows=1, activation="elu(0.5)")),
     ("cluster", problem((256, 256, 256, 64), rows=37)),
     ("cluster", problem((256, 256, 256, 64), rows=128, allow_tf32=True)),
@@ -197,6 +197,7 @@ def test_every_plan_can_be_launched(arch: str) -> None:
         ((512,) * 4, torch.float32, {1: "cluster", 16: "cluster", 128: "cluster", 1024: "none"}),
         ((1024,) * 4, torch.bfloat16, {16: "cluster", 2**16: "none"}),
         ((1000, *(50,) * 8, 10), torch.float32, {1: "row", 16: "row", 4096: "none"}),
+        ((235, 128, 128, 128, 12), torch.float32, {1: "cluster", 16: "cluster", 4096: "none"}),
         ((64,) * 4, torch.float64, {16: "row", 2**16: "none"}),
     ],
 )

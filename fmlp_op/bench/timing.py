@@ -140,6 +140,8 @@ def capture(call: Call, calls: int) -> torch.cuda.CUDAGraph:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
+    # The graph shall own the workspace cuBLAS uses in it: Inductor's reduce-overhead frees what an earlier graph left.
+    torch._C._cuda_clearCublasWorkspaces()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(calls):

@@ -45,9 +45,10 @@ struct RowShared {
 template <class Config, int layer>
 __device__ __forceinline__ void zero_row_padding(Accumulate<Config>* shared) {
   if constexpr (layer < Config::depth) {
-    constexpr int stride = RowShared<Config>::stride(layer), used = width<Config>(layer);
-    constexpr int padding =
-        RowLayer<Config, layer>::lanes * RowLayer<Config, layer>::chunks * RowShared<Config>::elements - used;
+    constexpr int stride = RowShared<Config>::stride(layer), elements = RowShared<Config>::elements;
+    // x arrives in whole chunks, the other activations one by one.
+    constexpr int used = layer == 0 ? round_up(width<Config>(0), elements) : width<Config>(layer);
+    constexpr int padding = RowLayer<Config, layer>::lanes * RowLayer<Config, layer>::chunks * elements - used;
     if constexpr (padding > 0) {
       for (int i = threadIdx.x; i < padding * Config::rows_per_block; i += Config::threads) {
         shared[RowShared<Config>::offset(layer) + i / padding * stride + used + i % padding] = Accumulate<Config>(0);
