@@ -189,6 +189,7 @@ def test_every_plan_can_be_launched(arch: str) -> None:
     [
         # Measured on an H200: csrc/cuda/plan.cpp has the figures.
         ((48, 64, 40, 24), torch.float32, {1: "row", 16: "row", 1024: "row", 4096: "row", 2**20: "tile"}),
+        ((16,) * 4, torch.float32, {16: "row", 1024: "row", 16384: "tile"}),
         ((64,) * 4, torch.bfloat16, {16: "row", 1024: "row", 4096: "tile", 65536: "tile", 2**20: "tile"}),
         ((128,) * 4, torch.float32, {16: "cluster", 1024: "row", 2**20: "tile"}),
         ((128, 128, 128, 64), torch.bfloat16, {16: "row", 1024: "row", 2**20: "tile"}),

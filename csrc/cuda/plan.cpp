@@ -73,7 +73,7 @@ double eager_us(const MlpProblem& problem, const Work& work) {
 }
 
 // One multiprocessor reads all weights before the first product; then all multiply: 0.9 + B / 54000 + 0.15 M / 10^6,
-// from 16384 weights on 0.125, in float64 0.33.
+// from 16384 weights on 0.125, in float64 0.33; but no row takes less than 0.0005.
 //
 //     48-64-40-24     fp32  16 rows  1.1 / 1.4    1024   2.5 / 2.4    4096  5.8 / 5.4     8192  10.1 / 9.5
 //     64x3            fp32  16       1.6 / 1.8    1024   3.5 / 3.7    4096  9.1 / 9.4    16384  32 / 32
@@ -81,6 +81,7 @@ double eager_us(const MlpProblem& problem, const Work& work) {
 //     128x3           fp32  16       4.5 / 4.6    1024  10.4 / 10.8
 //     128-128-128-8   fp32                        1024   7.7 / 7.7    4096   17 / 21     16384  52 / 73
 //     128-128-128-64  bf16  16       2.5 / 2.5    1024   8.2 / 7.7    4096   20 / 23     16384  67 / 86
+//     16x3            fp32  16       1.0 / 1.0    1024   1.7 / 1.5                       16384   9.3 / 9.1
 //     48-64-40-24     fp64                        1024   4.0 / 4.1    4096   11 / 11     16384  38 / 38
 //
 // Where the first layer is streamed (plan.stages), every row has a block of its own that reads all weights:
@@ -89,7 +90,8 @@ double eager_us(const MlpProblem& problem, const Work& work) {
 double row_us(const MlpProblem& problem, const Work& work, const Plan& plan, int multiprocessors) {
   const double us_per_product = problem.dtype == DType::float64 ? 0.33e-6 : work.weights < 16384 ? 0.15e-6 : 0.125e-6;
   const auto waves = plan.stages > 1 ? (problem.rows + multiprocessors - 1) / multiprocessors : 1;
-  return 0.9 + static_cast<double>(waves) * work.weight_bytes / 54e3 + us_per_product * work.products;
+  const double computing = std::max(us_per_product * work.products, 0.5e-3 * static_cast<double>(problem.rows));
+  return 0.9 + static_cast<double>(waves) * work.weight_bytes / 54e3 + computing;
 }
 
 // Latency of launch and layers, then a block's share of the weights. Of the 16 rows of a cluster, only those that exist
