@@ -62,7 +62,7 @@ class FusedChain(torch.autograd.Function):
                 h = outputs[layer] = reference.activate(activation, sums[layer])
         elif ctx.recompute:
             outputs[:-1] = ctx.train(x, weights, biases)[1:]
-        grads = _chain_backward(grad, x, weights, biases, sums, outputs, ctx.activations, ctx.needs_input_grad[2:])
+        grads = chain_backward(grad, x, weights, biases, sums, outputs, ctx.activations, ctx.needs_input_grad[2:])
         return None, None, *grads
 
 
@@ -77,7 +77,7 @@ def _rows(t: Tensor) -> Tensor:
     return t if t.dim() == 2 else t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
 
 
-def _chain_backward(
+def chain_backward(
     grad: Tensor,
     x: Tensor,
     weights: Sequence[Tensor],

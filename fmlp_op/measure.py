@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fmlp_op import reference
+from fmlp_op.autograd import chain_backward
 from fmlp_op.bench.timing import Timing, back_to_back, interleave, warm_up
 from fmlp_op.ops import fused_chain
 from fmlp_op.problem import Problem
@@ -45,28 +46,52 @@ def times(problem: Problem) -> Times:
 def _times(problem: Problem, threads: int) -> Times:
     device_type = problem.device.type
     synchronize = torch.cuda.synchronize if device_type == "cuda" else None
+    # Without autograd's own overhead, which a compiler removes from both.
     with (
         _disable_current_modes(),
         torch.inference_mode(False),
-        torch.set_grad_enabled(problem.needs_grad),
+        torch.no_grad(),
         torch.autocast(device_type, enabled=False),
     ):
-        x, weights, biases = _operands(problem)
-        inputs = [x, *weights, *(b for b in biases if b is not None)]
-        activations = problem.activation, problem.output_activation
-
-        def fused() -> Tensor:
-            return fused_chain(x, weights, biases, *activations, allow_tf32=problem.allow_tf32)
-
-        rounds = {}
-        for name, forward in (
-            ("fused", fused),
-            ("plain", functools.partial(reference.chain, x, weights, biases, *activations)),
-        ):
-            call = functools.partial(_step, forward, inputs, problem.needs_grad)
-            rounds[name] = _then_wait(call, warm_up(call, synchronize), synchronize)
+        calls = (_training_steps if problem.needs_grad else _forwards)(problem, *_operands(problem))
+        rounds = {name: _then_wait(call, warm_up(call, synchronize), synchronize) for name, call in calls.items()}
         found: dict[str, Timing] = interleave(rounds, _SECONDS)
     return Times(found["fused"].median, found["plain"].median)
+
+
+def _forwards(
+    problem: Problem, x: Tensor, weights: list[Tensor], biases: list[Tensor | None]
+) -> dict[str, Callable[[], object]]:
+    operands = x, weights, biases, problem.activation, problem.output_activation
+    return {
+        "fused": functools.partial(fused_chain, *operands, allow_tf32=problem.allow_tf32),
+        "plain": functools.partial(reference.chain, *operands),
+    }
+
+
+def _training_steps(
+    problem: Problem, x: Tensor, weights: list[Tensor], biases: list[Tensor | None]
+) -> dict[str, Callable[[], object]]:
+    """Forward and backward as a compiler sees them: what differs is the forward, and what it keeps."""
+    depth = len(weights)
+    activations = (problem.activation,) * (depth - 1) + (problem.output_activation,)
+    grad = torch.ones(x.shape[0], problem.widths[-1], dtype=x.dtype, device=x.device)
+    needs = [True] * (1 + depth) + [bias is not None for bias in biases]
+
+    def fused() -> object:
+        train = torch.ops.fmlp.fused_chain_train
+        y, *hidden = train(x, weights, biases, *activations[-2:], allow_tf32=problem.allow_tf32)
+        return chain_backward(grad, x, weights, biases, [None] * depth, [*hidden, y], activations, needs)
+
+    def plain() -> object:
+        sums, outputs, h = [], [], x
+        for weight, bias, activation in zip(weights, biases, activations, strict=True):
+            sums.append(F.linear(h, weight, bias))
+            h = reference.activate(activation, sums[-1])
+            outputs.append(h)
+        return chain_backward(grad, x, weights, biases, sums, outputs, activations, needs)
+
+    return {"fused": fused, "plain": plain}
 
 
 def _operands(problem: Problem) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
@@ -74,19 +99,13 @@ def _operands(problem: Problem) -> tuple[Tensor, list[Tensor], list[Tensor | Non
 
     def draw(*shape: int, scale: float = 1.0) -> Tensor:
         values = torch.randn(*shape, device=problem.device, dtype=problem.dtype, generator=generator)
-        return values.mul_(scale).requires_grad_(problem.needs_grad)
+        return values.mul_(scale)
 
     layers = list(zip(problem.widths[:-1], problem.widths[1:], strict=True))
     weights = [draw(n, k, scale=max(k, 1) ** -0.5) for k, n in layers]
     biases = [draw(n) if has else None for (_, n), has in zip(layers, problem.biases, strict=True)]
     assert problem.rows is not None
     return draw(problem.rows, problem.widths[0]), weights, biases
-
-
-def _step(forward: Callable[[], Tensor], inputs: list[Any], backward: bool) -> None:
-    y = forward()
-    if backward:
-        torch.autograd.grad(y, inputs, torch.ones_like(y))
 
 
 def _then_wait(call: Callable[[], object], calls: int, synchronize: Callable[[], None] | None) -> Callable[[], float]:
