@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fmlp_op.activations import parse
 from fmlp_op.plan import DEVICES, Device, plan
 from fmlp_op.problem import Problem
 
@@ -51,11 +52,21 @@ def decide(problem: Problem, policy: str) -> Verdict:
         return Verdict(False, 'the policy is "never"')
     if policy == "always":
         return Verdict(True, 'the policy is "always"')
+    if policy == "auto" and problem.needs_grad and _recomputes_products(problem):
+        return Verdict(
+            False, "in training, the derivative of its activation takes the products of every layer once more"
+        )
     for rows in _TYPICAL_ROWS if problem.rows is None else (problem.rows,):
         verdict = (_measured if policy == "measure" else _by_plan)(replace(problem, rows=rows))
         if not verdict.fuse:
             break
     return verdict
+
+
+def _recomputes_products(problem: Problem) -> bool:
+    """Whether a backward needs a layer's output before its activation, which the operators do not keep."""
+    parsed = [parse(text) for text in (problem.activation, problem.output_activation)]
+    return any(entry.name != "identity" and entry.needs_input(*values) for entry, values in parsed)
 
 
 def _by_plan(problem: Problem) -> Verdict:

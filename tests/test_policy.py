@@ -36,6 +36,28 @@ def test_auto_fuses_every_activation_on_gpus(activation: str) -> None:
     assert decide(replace(problem(device="cuda"), activation=activation), "auto").fuse
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("activation", "output_activation", "fuse"),
+    [
+        ("relu", "identity", True),
+        ("tanh", "sigmoid", True),
+        ("leaky_relu(0.2)", "identity", True),
+        ("gelu", "identity", False),
+        ("elu", "identity", False),
+        ("relu", "silu", False),
+    ],
+)
+def test_auto_leaves_training_to_torch_where_a_backward_would_repeat_products(
+    activation: str, output_activation: str, fuse: bool, device: str
+) -> None:
+    one = replace(problem(device=device), activation=activation, output_activation=output_activation)
+    assert decide(one, "auto").fuse
+    verdict = decide(replace(one, needs_grad=True), "auto")
+    assert verdict.fuse == fuse and ("once more" in verdict.reason) == (not fuse)
+    assert decide(replace(one, needs_grad=True), "always").fuse
+
+
 def test_auto_declines_a_dtype_without_a_kernel() -> None:
     assert not decide(problem(dtype=torch.complex64), "auto").fuse
 
