@@ -1,4 +1,4 @@
-"""The benchmark's own parts: clocks, peers, tables, files; and `inspect`. No test asserts a speed."""
+"""The benchmark's own parts: clocks, peers, tables, files. No test asserts a speed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+from printed import the_only_line
 
-from fmlp_op.bench import inspect as inspect_module
 from fmlp_op.bench import measure, peers, report, suites, timing
 from fmlp_op.bench.baselines import BASELINES, compile_baselines
 from fmlp_op.bench.networks import CHAINS, NETWORKS
-from fmlp_op.bench.occupancy import occupancy
 from fmlp_op.bench.peaks import Peaks, float32_precision
 from fmlp_op.bench.peers import EAGER, FMLP, INDUCTOR, OPERATOR
 from fmlp_op.bench.progress import Progress
@@ -27,12 +26,7 @@ from fmlp_op.bench.timing import Timing
 from fmlp_op.bench.workload import REFERENCE, Workload
 from fmlp_op.cli import main
 from fmlp_op.explain import explain
-from fmlp_op.info import cuda_info
 from fmlp_op.plan import DEVICES
-
-needs_nvrtc = pytest.mark.skipif(
-    bool(cuda_info()["nvrtc_missing"]), reason="needs NVRTC: pip install nvidia-cuda-nvrtc"
-)
 
 
 @pytest.fixture
@@ -45,11 +39,6 @@ def small_suites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suites, "_QUICK_SECONDS", 0.05)
     monkeypatch.setattr(suites, "_SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(suites, "peaks", lambda workload: Peaks(2e9, "an assumption", 1e9))
-
-
-def the_only_line(text: str) -> str:
-    (line,) = text.splitlines()
-    return line
 
 
 def cell(rows: int, seconds: dict[str, float], fused: bool = True) -> measure.Cell:
@@ -138,6 +127,12 @@ def test_a_peer_with_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch
     assert found.missing == {OPERATOR: "its result differs from eager's"}
 
 
+def test_a_network_agrees_where_all_its_results_do() -> None:
+    first, second = torch.randn(3), torch.randn(3)
+    assert measure._agrees((first, second), (first.clone(), second.clone()), "float32")
+    assert not measure._agrees((first, second + 1), (first, second), "float32")
+
+
 def test_a_peer_that_cannot_be_built_is_missing_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("no such kernel\nand a long story")
@@ -160,7 +155,7 @@ def test_the_sweeps_cover_the_grid_that_was_promised() -> None:
 def test_the_networks_suite_has_every_network_and_its_mlps_alone() -> None:
     cells = suites.SUITES["networks", "cuda"].cells
     assert {cell.name for cell in cells} == CHAINS.keys() | NETWORKS.keys()
-    assert {cell.network for cell in cells if not cell.widths} == NETWORKS.keys() - {"deep_narrow"}
+    assert {cell.name for cell in cells if cell.is_network} == NETWORKS.keys() - {"deep_narrow"}
 
 
 @pytest.mark.parametrize(("name", "chain"), CHAINS.items())
@@ -174,7 +169,7 @@ def test_the_mlps_of_the_suite_are_those_of_the_networks(name: str, chain: tuple
 
 
 def test_a_network_counts_its_layers_inputs_and_results() -> None:
-    workload = Workload((), 16, network="ppo")
+    workload = Workload((), 16, name="ppo")
     parameters = (48 * 64 + 64 + 64 * 64 + 64) * 2 + 64 * 12 + 12 + 64 + 1
     assert workload.parameter_bytes == 4 * parameters
     assert workload.bytes == 4 * (16 * (48 + 12 + 12 + 1) + parameters)
@@ -213,9 +208,9 @@ def test_bench_sweep_prints_a_line_per_cell_and_a_summary(
 def test_bench_measures_a_network_without_the_operator(
     small_suites: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite = replace(suites.SUITES["networks", "cpu"], cells=(Workload((), 4, name="ppo", network="ppo"),))
+    suite = replace(suites.SUITES["networks", "cpu"], cells=(Workload((), 4, name="ppo"),))
     monkeypatch.setitem(suites.SUITES, ("networks", "cpu"), suite)
-    (found,) = suites.bench("networks", "cpu", threads=[1], peer_names=(EAGER, FMLP), quick=False)
+    (found,) = suites.bench("networks", "cpu", threads=[1], peer_names=(EAGER, FMLP, OPERATOR))
     assert found.peers == [EAGER, FMLP] and found.missing == {} and found.fused
     assert "ppo" in capsys.readouterr().out
 
@@ -326,78 +321,3 @@ def test_the_baseline_kernels_compile(arch: str, scalar: str) -> None:
     if nvrtc is None:
         pytest.skip("needs nvidia-cuda-nvrtc")
     assert b"warp_per_output" in compile_baselines(arch, scalar, nvrtc)
-
-
-# --- inspect ----------------------------------------------------------------------------------------------------------
-
-
-@needs_nvrtc
-def test_inspect_prints_what_the_kernel_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--dims", "48,64,40,24", "--batch", "16", "--arch", "sm_80"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("48→64→40→24, 16 rows, float32, sm_80: row kernel, because")
-    for part in (
-        "registers",
-        "spills",
-        "shared memory",
-        "occupancy",
-        "bytes needed",
-        "bytes requested",
-        "instructions",
-    ):
-        assert part in text
-
-
-@needs_nvrtc
-def test_inspect_knows_depth_and_activation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--dims", "48,64,64,64,12", "--batch", "1", "--activation", "elu(0.5)"]) == 0
-    assert capsys.readouterr().out.startswith("48→64→64→64→12, 1 rows, float32, sm_90: row kernel, because")
-
-
-@needs_nvrtc
-def test_inspect_counts_instructions_with_a_disassembler(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = tmp_path / "cuobjdump"
-    lines = ["/*0000*/ LDG.E.128 R4, [R2] ;", "/*0010*/ @!P0 FFMA R1, R2, R3, R1 ;", "/*0020*/ FFMA R1, R4, R5, R1 ;"]
-    tool.write_text("#!/bin/sh\ntest -s $2 && cat <<'E'\n" + "\n".join(lines) + "\nE\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert main(["inspect", "--dims", "8,8,8,8"]) == 0
-    assert "3: FFMA 2, LDG.128 1" in capsys.readouterr().out
-
-
-def test_inspect_without_nvrtc_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inspect_module, "cuda_info", lambda: {"nvrtc_missing": "NVRTC was not found"})
-    assert main(["inspect", "--dims", "8,8,8,8"]) == 1
-    assert "pip install nvidia-cuda-nvrtc" in the_only_line(capsys.readouterr().err)
-
-
-def test_inspect_of_what_no_kernel_serves_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--dims", "4096,4096,4096,4096", "--dtype", "float64"]) == 0
-    assert "no fused kernel, torch's own operators serve, because" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("dims", ["48,x", "48", "48,0,8", ",".join(["8"] * 18)])
-def test_inspect_refuses_dims_that_are_no_chain(dims: str) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["inspect", "--dims", dims])
-    assert exit_.value.code == 2
-
-
-@pytest.mark.parametrize(
-    ("threads", "registers", "shared_bytes", "blocks", "limited_by"),
-    [
-        (256, 78, 432, 3, "registers"),  # 78 rounds up to 80: 2560 a warp, 25 warps fit
-        (1024, 32, 0, 2, "warps"),
-        (32, 16, 0, 32, "blocks"),
-        (128, 32, 100_000, 2, "shared memory"),
-    ],
-)
-def test_occupancy_names_the_limit_that_binds(
-    threads: int, registers: int, shared_bytes: int, blocks: int, limited_by: str
-) -> None:
-    found = occupancy(DEVICES["sm_90"], threads, registers, shared_bytes)
-    assert (found.blocks, found.limited_by) == (blocks, limited_by)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from printed import the_only_line
 
 from fmlp_op import demo
 from fmlp_op.bench.peers import EAGER, FMLP, OPERATOR
@@ -52,11 +53,6 @@ def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "some_model", raising=False)
     return Path("some_model.py")
-
-
-def the_only_line(text: str) -> str:
-    (line,) = text.splitlines()
-    return line
 
 
 # --- as a whole -------------------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def inspect(
     batch: int,
     dtype: str,
     arch: str,
-    activation: str = "relu",
-    output_activation: str = "identity",
+    activation: str,
+    output_activation: str,
 ) -> None:
     """Compile the planned kernel and print its registers, memory, occupancy, spills, traffic and instructions.
 
@@ -46,7 +46,7 @@ def inspect(
         activation, output_activation: as the operators spell them.
     """
     device = DEVICES[arch]
-    workload = Workload(dims, batch, dtype, arch, None, activation, output_activation)
+    workload = Workload(dims, batch, dtype, arch, activation=activation, output_activation=output_activation)
     problem = _problem(workload)
     planned = plan(problem, device)
     if planned.kernel == "none":

@@ -167,7 +167,7 @@ def _example(module: nn.Module, features: int, rows: int = 16) -> Example:
     return module, torch.randn(rows, features)
 
 
-# name -> the module, with random weights, and an input of 16 rows; "deep_narrow" is nothing but its MLP
+# name -> the module, with random weights, and an input of 16 rows; one that is nothing but its MLP is in CHAINS, too
 NETWORKS: dict[str, Callable[[], Example]] = {
     "ppo": lambda: _example(PPO(), 48),
     "sac_actor": lambda: _example(SACActor(), 17),

@@ -85,10 +85,10 @@ def _build_one(name: str, model: nn.Module, x: Tensor, allow_tf32: bool) -> Peer
     if name == FMLP:
         counters = torch._dynamo.utils.counters["fmlp"]
         before = counters["fused"]
-        call = _warmed(functools.partial(torch.compile(model, backend="fmlp", dynamic=False), x))
+        call = _warmed(functools.partial(torch.compile(model, backend="fmlp"), x))
         return Peer(name, call, fused=counters["fused"] > before)
     mode = None if name == INDUCTOR else name
-    compiled = torch.compile(model, backend="inductor", mode=mode, dynamic=False)
+    compiled = torch.compile(model, backend="inductor", mode=mode)
     return Peer(name, _warmed(functools.partial(compiled, x)), capturable=name in (INDUCTOR, NO_CUDAGRAPHS))
 
 

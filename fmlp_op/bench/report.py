@@ -58,8 +58,8 @@ def print_cell(cell: Cell, one_line: bool, is_first: bool) -> None:
     """One cell: a table of its peers, or one line."""
     if one_line:
         if is_first:
-            _print_sweep_title(cell)
-        _print_sweep_line(cell)
+            _print_title(cell)
+        _print_line(cell)
         return
     workload, limits = cell.workload, cell.peaks
     print(f"\n{workload}: {workload.flops / 1e6:.4g} MFLOP, at least {workload.bytes / 1e3:.4g} kB; {limits}")
@@ -110,47 +110,41 @@ def _rates(cell: Cell, peer: str) -> list[str]:
     ]
 
 
-# --- the sweep --------------------------------------------------------------------------------------------------------
+# --- a line a cell ----------------------------------------------------------------------------------------------------
 
-_SWEEP_LINE = "{:>{width}} {:>7} {:>9} {:>7}  {:>10} {:>11} {:>10} {:>11}  {:>6}  {:>15} {:>15}  {:>9}"
+_LINE = "{:>23} {:>7} {:>9} {:>7}  {:>10} {:>11} {:>10} {:>11}  {:>6}  {:>15} {:>15}  {:>9}"
 
 
-def _print_sweep_title(cell: Cell) -> None:
+def _print_title(cell: Cell) -> None:
     unit = "µs" if cell.workload.device == "cpu" else "GPU µs"
     print(f"\nTimes in {unit}; best other: the better of eager and Inductor; % of peak: the operator's.")
     print(
-        _SWEEP_LINE.format(
-            *("width", "rows", "dtype", "threads", "eager", "Inductor", "compiled", "operator", "fused"),
+        _LINE.format(
+            *("name or width", "rows", "dtype", "threads", "eager", "Inductor", "compiled", "operator", "fused"),
             *("best/compiled", "best/operator", "% of peak"),
-            width=_label_width(cell.workload),
         )
     )
 
 
-def _print_sweep_line(cell: Cell) -> None:
+def _print_line(cell: Cell) -> None:
     workload, limits = cell.workload, cell.peaks
     times = [cell.seconds(peer) for peer in (EAGER, INDUCTOR, FMLP, OPERATOR)]
     operator = times[3]
     share = "-" if operator is None or limits is None else f"{100 * workload.flops / operator / limits.flops:.1f}"
     ratios = [speedup(cell, peer) for peer in (FMLP, OPERATOR)]
     print(
-        _SWEEP_LINE.format(
+        _LINE.format(
             *(workload.name or workload.widths[0], workload.rows, workload.dtype, workload.threads or "-"),
             *("-" if t is None else f"{t * 1e6:.2f}" for t in times),
             "yes" if cell.fused else "no",
             *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
             share,
-            width=_label_width(workload),
         ),
         flush=True,
     )
     for peer in SWEEP_PEERS:
         if peer in cell.missing:
             print(f"       {peer}: {cell.missing[peer]}")
-
-
-def _label_width(workload: Workload) -> int:
-    return 23 if workload.name else 6
 
 
 def speedup(cell: Cell, peer: str) -> float | None:

@@ -29,17 +29,17 @@ class Suite:
         cells: workloads, whose dtype, device and threads are filled in later.
         dtypes: measured where the user names none.
         peers: names of fmlp_op.bench.peers.
+        quick: which cells --quick keeps.
         detailed: baseline kernels and cold caches too, on CUDA.
         one_line: a cell is printed as one line, and a summary follows the last.
-        quick: which cells --quick keeps.
     """
 
     cells: tuple[Workload, ...]
     dtypes: tuple[str, ...]
     peers: tuple[str, ...]
+    quick: Callable[[Workload], bool]
     detailed: bool = False
     one_line: bool = False
-    quick: Callable[[Workload], bool] = lambda workload: True
 
 
 def _grid(widths: Sequence[int], rows: Sequence[int]) -> tuple[Workload, ...]:
@@ -47,16 +47,15 @@ def _grid(widths: Sequence[int], rows: Sequence[int]) -> tuple[Workload, ...]:
 
 
 def _networks(rows: Sequence[int]) -> tuple[Workload, ...]:
-    """The MLPs of CHAINS alone, then the networks of NETWORKS whole."""
+    """The MLPs of CHAINS alone, then the networks of NETWORKS whole, as far as they are more than one of those MLPs."""
     chains = [
         Workload(widths, batch, activation=activation, output_activation=output_activation, name=name)
         for (name, (widths, activation, output_activation)), batch in product(CHAINS.items(), rows)
     ]
-    whole = [Workload((), batch, name=name, network=name) for name, batch in product(NETWORKS, rows)]
-    return tuple(w for w in (*chains, *whole) if w.network != "deep_narrow")
+    whole = [Workload((), batch, name=name) for name, batch in product(NETWORKS, rows) if name not in CHAINS]
+    return (*chains, *whole)
 
 
-_W = REFERENCE.widths
 _CPU_GRID = _grid((8, 16, 32, 48, 64, 100, 128, 256, 512), (1, 4, 16, 64, 256, 1024, 8192, 65536))
 _CUDA_GRID = _grid((16, 32, 48, 64, 100, 128, 200, 256, 384, 512, 1024), (1, 16, 128, 1024, 16384, 262144))
 _CPU_LARGE = tuple(Workload((width,) * 4, rows) for width, rows in ((64, 1 << 16), (128, 1 << 15), (256, 1 << 13)))
@@ -73,22 +72,16 @@ def _is_coarse(workload: Workload) -> bool:
     return workload.widths[0] in (16, 64, 256) and workload.rows in (1, 64, 128, 1024, 16384)
 
 
-def _is_reference(workload: Workload) -> bool:
-    return workload == REFERENCE
-
-
-def _is_small(workload: Workload) -> bool:
-    return workload.rows == 1
-
-
 SUITES = {
     ("reference", "cpu"): Suite(
         tuple(replace(REFERENCE, rows=rows) for rows in (1, 4, 16, 64, 256, 1024)),
         ("float32",),
         peers.CPU_PEERS,
-        quick=_is_reference,
+        quick=lambda w: w == REFERENCE,
     ),
-    ("reference", "cuda"): Suite(_CUDA_REFERENCE, ("float32",), peers.CUDA_PEERS, detailed=True, quick=_is_reference),
+    ("reference", "cuda"): Suite(
+        _CUDA_REFERENCE, ("float32",), peers.CUDA_PEERS, detailed=True, quick=lambda w: w == REFERENCE
+    ),
     ("throughput", "cpu"): Suite(
         _CPU_LARGE, ("float32", "bfloat16"), peers.CPU_PEERS, quick=lambda w: w.widths[0] == 64
     ),
@@ -96,10 +89,10 @@ SUITES = {
         _CUDA_LARGE, ("bfloat16", "tf32", "float32"), peers.CUDA_PEERS, quick=lambda w: w.rows == 1 << 16
     ),
     ("networks", "cpu"): Suite(
-        _networks((1, 16, 1024)), ("float32",), peers.SWEEP_PEERS, one_line=True, quick=_is_small
+        _networks((1, 16, 1024)), ("float32",), peers.SWEEP_PEERS, one_line=True, quick=lambda w: w.rows == 1
     ),
     ("networks", "cuda"): Suite(
-        _networks((1, 16, 4096)), ("float32",), peers.SWEEP_PEERS, one_line=True, quick=_is_small
+        _networks((1, 16, 4096)), ("float32",), peers.SWEEP_PEERS, one_line=True, quick=lambda w: w.rows == 1
     ),
     ("sweep", "cpu"): Suite(_CPU_GRID, ("float32", "bfloat16"), peers.SWEEP_PEERS, one_line=True, quick=_is_coarse),
     ("sweep", "cuda"): Suite(
@@ -147,8 +140,9 @@ def bench(
         progress.update(i, str(workload))
         with _conditions(workload):
             measure_cell = measure.cuda_cell if device == "cuda" else measure.cpu_cell
-            skipped = set() if workload.network is None else {peers.OPERATOR}  # a network is more than one call of it
-            names = [name for name in suite.peers if name in (peer_names or suite.peers) and name not in skipped]
+            names = [name for name in suite.peers if name in (peer_names or suite.peers)]
+            if workload.is_network:  # which is more than one call of the operator
+                names = [name for name in names if name != peers.OPERATOR]
             cell = measure_cell(workload, names, seconds, suite.detailed)
         cells.append(replace(cell, peaks=peaks(workload)))
         progress.close()

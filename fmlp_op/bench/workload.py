@@ -41,8 +41,7 @@ class Workload:
         dtype: a name of DTYPES; "tf32" is float32 whose products may be rounded to TF32.
         device: "cpu" or "cuda".
         threads: of torch on the CPU; None leaves them as they are.
-        name: what the MLP is known as.
-        network: a name of NETWORKS.
+        name: what the MLP is known as; of a network, its name in NETWORKS.
     """
 
     widths: tuple[int, ...]
@@ -53,11 +52,14 @@ class Workload:
     activation: str = "relu"
     output_activation: str = "identity"
     name: str = ""
-    network: str | None = None
 
     def __str__(self) -> str:
         threads = "" if self.threads is None else f", {self.threads} thread{'s' if self.threads > 1 else ''}"
         return f"{self.label}, {self.rows} rows, {self.dtype}, {self.device}{threads}"
+
+    @property
+    def is_network(self) -> bool:
+        return not self.widths
 
     @property
     def label(self) -> str:
@@ -66,8 +68,8 @@ class Workload:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        if self.network is not None:
-            return _network_layers(self.network)
+        if self.is_network:
+            return _network_layers(self.name)
         return tuple(zip(self.widths[:-1], self.widths[1:], strict=True))
 
     @property
@@ -78,7 +80,7 @@ class Workload:
     @property
     def bytes(self) -> int:
         """The fewest that can be moved: input, weights and biases read once, the results written once."""
-        features = _network_features(self.network) if self.network else self.widths[0] + self.widths[-1]
+        features = _network_features(self.name) if self.is_network else self.widths[0] + self.widths[-1]
         return DTYPES[self.dtype].itemsize * self.rows * features + self.parameter_bytes
 
     @property
@@ -88,8 +90,8 @@ class Workload:
 
     def model(self) -> nn.Module:
         """With fresh random weights, for inference; of an MLP an nn.Sequential of nn.Linear and Activate."""
-        if self.network is not None:
-            return NETWORKS[self.network]()[0].to(self.device, DTYPES[self.dtype]).eval()
+        if self.is_network:
+            return NETWORKS[self.name]()[0].to(self.device, DTYPES[self.dtype]).eval()
         modules: list[nn.Module] = []
         for k, n in self.layers:
             modules += [nn.Linear(k, n, dtype=DTYPES[self.dtype], device=self.device), Activate(self.activation)]
@@ -104,8 +106,8 @@ class Workload:
 
     def example_input(self) -> Tensor:
         """`[rows, in_features]`, random; for a network, rows of its example over and over."""
-        if self.network is not None:
-            example = NETWORKS[self.network]()[1].to(self.device, DTYPES[self.dtype])
+        if self.is_network:
+            example = NETWORKS[self.name]()[1].to(self.device, DTYPES[self.dtype])
             return example[torch.arange(self.rows, device=self.device) % len(example)]
         return torch.randn(self.rows, self.widths[0], dtype=DTYPES[self.dtype], device=self.device)
 
