@@ -52,10 +52,10 @@ def decide(problem: Problem, policy: str) -> Verdict:
         return Verdict(False, 'the policy is "never"')
     if policy == "always":
         return Verdict(True, 'the policy is "always"')
-    if policy == "auto" and problem.needs_grad and _recomputes_products(problem):
-        return Verdict(
-            False, "in training, the derivative of its activation takes the products of every layer once more"
-        )
+    if policy == "auto" and problem.needs_grad:
+        for text in (problem.activation, problem.output_activation):
+            if _derivative_needs_sums(text):
+                return Verdict(False, f"in training, {text} would have its layer's product computed once more")
     for rows in _TYPICAL_ROWS if problem.rows is None else (problem.rows,):
         verdict = (_measured if policy == "measure" else _by_plan)(replace(problem, rows=rows))
         if not verdict.fuse:
@@ -63,10 +63,10 @@ def decide(problem: Problem, policy: str) -> Verdict:
     return verdict
 
 
-def _recomputes_products(problem: Problem) -> bool:
-    """Whether a backward needs a layer's output before its activation, which the operators do not keep."""
-    parsed = [parse(text) for text in (problem.activation, problem.output_activation)]
-    return any(entry.name != "identity" and entry.needs_input(*values) for entry, values in parsed)
+def _derivative_needs_sums(activation: str) -> bool:
+    """Whether a backward needs what the activation was applied to, which the operators do not keep."""
+    entry, values = parse(activation)
+    return entry.needs_input(*values)
 
 
 def _by_plan(problem: Problem) -> Verdict:

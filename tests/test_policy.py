@@ -54,7 +54,9 @@ def test_auto_leaves_training_to_torch_where_a_backward_would_repeat_products(
     one = replace(problem(device=device), activation=activation, output_activation=output_activation)
     assert decide(one, "auto").fuse
     verdict = decide(replace(one, needs_grad=True), "auto")
-    assert verdict.fuse == fuse and ("once more" in verdict.reason) == (not fuse)
+    assert verdict.fuse == fuse
+    blamed = output_activation if output_activation == "silu" else activation
+    assert verdict.reason.startswith(f"in training, {blamed} would have") == (not fuse)
     assert decide(replace(one, needs_grad=True), "always").fuse
 
 
@@ -78,15 +80,16 @@ def test_measure_fuses_what_was_faster_and_says_both_times(
     assert verdict.reason == f"measured {fused * 1e6:.3g} µs fused, 2 µs not, for 16 rows"
 
 
-def test_measure_has_to_win_at_every_typical_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "times", lambda problem: measure.Times(problem.rows, 100.0))
-    assert decide(problem(rows=16), "measure").fuse
+@pytest.mark.parametrize("won", [16, 1024])
+def test_measure_has_to_win_at_every_typical_batch(won: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "times", lambda problem: measure.Times(1.0 if problem.rows == won else 3.0, 2.0))
+    assert decide(problem(rows=won), "measure").fuse
     assert not decide(problem(rows=None), "measure").fuse
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_measure_falls_back_where_nothing_can_be_timed() -> None:
-    absent = problem(device="cuda" if not torch.cuda.is_available() else "cuda:99")
-    assert decide(absent, "measure").reason == "a kernel serves it"
+    assert decide(problem(device="cuda"), "measure").reason == "a kernel serves it"
 
 
 @pytest.mark.parametrize("needs_grad", [False, True])
