@@ -108,6 +108,15 @@ def _approximates_by(text: str) -> Callable[[Mapping[str, Any]], Values | None]:
     return lambda arguments: () if arguments.get("approximate", "none") == text else None
 
 
+def _usual_spellings(function: Any, module: type[nn.Module], aten: Any, aten_inplace: Any) -> tuple[Spelling, ...]:
+    """Of an activation without parameters whose function and module take `inplace`."""
+    return (
+        Spelling((function, module), ("inplace",), inplace="inplace"),
+        Spelling((aten, aten.default)),
+        Spelling((aten_inplace, aten_inplace.default), inplace=True),
+    )
+
+
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
@@ -259,11 +268,7 @@ _SILU = Activation(
     reference=F.silu,
     needs_input=_always,
     backward=_silu_backward,
-    spellings=(
-        Spelling((F.silu, nn.SiLU), ("inplace",), inplace="inplace"),
-        Spelling((_aten.silu, _aten.silu.default)),
-        Spelling((_aten.silu_, _aten.silu_.default), inplace=True),
-    ),
+    spellings=_usual_spellings(F.silu, nn.SiLU, _aten.silu, _aten.silu_),
 )
 
 
@@ -332,11 +337,7 @@ _HARDSWISH = Activation(
     reference=F.hardswish,
     needs_input=_always,
     backward=lambda grad, x: _aten.hardswish_backward(grad, x),
-    spellings=(
-        Spelling((F.hardswish, nn.Hardswish), ("inplace",), inplace="inplace"),
-        Spelling((_aten.hardswish, _aten.hardswish.default)),
-        Spelling((_aten.hardswish_, _aten.hardswish_.default), inplace=True),
-    ),
+    spellings=_usual_spellings(F.hardswish, nn.Hardswish, _aten.hardswish, _aten.hardswish_),
 )
 
 _SIN = Activation(
@@ -366,11 +367,7 @@ _MISH = Activation(
     reference=F.mish,
     needs_input=_always,
     backward=_mish_backward,
-    spellings=(
-        Spelling((F.mish, nn.Mish), ("inplace",), inplace="inplace"),
-        Spelling((_aten.mish, _aten.mish.default)),
-        Spelling((_aten.mish_, _aten.mish_.default), inplace=True),
-    ),
+    spellings=_usual_spellings(F.mish, nn.Mish, _aten.mish, _aten.mish_),
 )
 
 # In the order of FMLP_ACTIVATIONS in csrc/activations.h, by which plans number them.

@@ -130,7 +130,8 @@ FMLP_INLINE V tanh_of(const V& v) {
   }
 }
 
-// 1 + erf(v), to full precision where the two cancel, as erfc(-v).
+// 1 + erf(v), by erfc(-v) where the two cancel: off by 6e-6 of itself at most down to v = -2.8, where it is 7e-5, then
+// ever more roughly (0.3 % at -4, 20 % at -6).
 template <class V>
 FMLP_INLINE V one_plus_erf_of(const V& v) {
   if constexpr (kIsFloat<V>) {
@@ -144,7 +145,7 @@ FMLP_INLINE V one_plus_erf_of(const V& v) {
     p = p * s - 0x1.812744p-2f;
     p = p * s + 0x1.06eba8p-3f;
     const V near = with_sign(p * a + a, v) + 1.0f;
-    // … and beyond, log(1 - erf(a)) / a as one of a; it was fitted up to 4, where the rest is below 2^-25 of one.
+    // … and beyond, log(1 - erf(a)) / a as one of a, fitted up to 4.
     V q = a * -0x1.78dbecp-17f + 0x1.527becp-12f;
     q = q * a - 0x1.dd6c9cp-9f;
     q = q * a + 0x1.85514ep-6f;

@@ -100,12 +100,14 @@ double row_us(const MlpProblem& problem, const Work& work, const Plan& plan, int
 //     16-bit: 1.5 + 0.5 layers + B / S / 45000
 //     bf16 256-256-256-64  3.8 / 3.8    512x3  6.1 / 5.2    1024x3  11.5 / 11.7
 //
-//     fp32: 1.4 + (0.7 + 0.2 r) layers + B / S / 29000, r = rows / 16; + 0.25 r for each activation that takes exp or
-//     sin rows                        1            16                                          1            16 128x3
-//     4.4 / 4.5     48-512-256-128-12    elu   6.3 / 6.0    8.3 / 7.4 256-256-256-64                     5.7 / 5.4
-//     235-128-128-128-12   elu   5.5 / 4.9    7.3 / 6.3 23-256-256-1         4.1 / 4.1    5.2 / 4.7     2-256-256-256-1
-//     sin   6.1 / 5.4    7.6 / 6.9 512-256-64-1         4.4 / 4.8    5.8 / 5.4
-//     512x3                                   10.3 / 11.1
+//     fp32: 1.4 + (0.7 + 0.2 r) layers + B / S / 31000 (46000 for S = 8), r = rows / 16; and 0.25 r for each activation
+//     with an exponential or a sine
+//     1 row     23-256-256-1  4.1 / 4.1    512-256-64-1  4.4 / 4.7    48-512-256-128-12  elu  6.3 / 5.8
+//               235-128-128-128-12  elu  5.5 / 4.8    2-256-256-256-1  sin  6.1 / 5.4
+//     16 rows   128x3  4.4 / 4.5    256-256-256-64  5.2 / 5.3    512x3  10.2 / 10.4    23-256-256-1  5.2 / 4.7
+//               512-256-64-1  5.8 / 5.3    48-512-256-128-12  elu  8.3 / 7.3    235-128-128-128-12  elu  7.3 / 6.3
+//               2-256-256-256-1  sin  7.6 / 6.8
+//     128 rows  512x3  12.7 / 12.6    256x3  6.4 / 6.2
 double cluster_us(const MlpProblem& problem, const Work& work, const Plan& plan) {
   const double block_bytes = work.weight_bytes / plan.cluster_size;
   if (problem.dtype != DType::float32) return 1.5 + 0.5 * problem.depth + block_bytes / 45e3;

@@ -65,8 +65,8 @@ bool row_fits(const MlpProblem& problem, int rows_per_block, bool persistent, in
 }
 
 // The most chunks of the first layer that a thread can hold where it cannot hold all, up to as many as a multiprocessor
-// can have on their way; 0 where not even a few fit, or where its loads are narrow: they took five times as long (13.9
-// us for 235-128-128-128-12, 16 rows, with loads of 4 bytes; the cluster kernel 7.3).
+// can have on their way; 0 where not even a few fit, or where its loads are narrow (235-128-128-128-12, 16 rows, by
+// loads of 4 bytes: 13.9 us, the cluster kernel 7.3).
 int streaming_stages(const MlpProblem& problem) {
   const int element_bytes = static_cast<int>(element_size(problem.dtype)), in = static_cast<int>(problem.widths[0]);
   if (row_load_bytes(in, element_bytes, problem.alignment) < 16) return 0;

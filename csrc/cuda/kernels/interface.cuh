@@ -28,9 +28,7 @@
 //       static constexpr bool persistent = false;            // the grid may be smaller than the work: loop over rows
 //       static constexpr bool dependent_launch = false;      // launched before the kernel in front of it has ended
 //       static constexpr int cluster_size = 1;               // blocks of a cluster
-//       static constexpr int stages = 1;                     // row kernel: chunks of the first layer that a thread
-//       holds at
-//                                                            // one time; 1: all of them
+//       static constexpr int stages = 1;                     // chunks of a streamed first layer held (row); 1: none is
 //       static constexpr int shared_bytes = 0;               // dynamic shared memory
 //     };
 //     extern "C" __global__ void __launch_bounds__(Config::threads, Config::blocks_per_multiprocessor)
