@@ -52,6 +52,12 @@ SAMPLES = [
 ]
 
 
+def poison(device: str, *counts: int) -> None:
+    """Leaves NaN in memory that the next results may be allocated from: of usual numbers of floats, and of `counts`."""
+    for count in (1, 64, 384, 4096, 1 << 16, *counts):
+        torch.full((count,), float("nan"), device=device)
+
+
 def assert_within_rule(
     result: Tensor,
     x: Tensor,

@@ -1,4 +1,4 @@
-"""Every activation: alone and inside chains, its gradient, its spellings, and the four tables that define it."""
+"""Every activation: alone and inside chains, its gradient, and the four tables that define it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from samples import DTYPES, Sample, assert_within_rule
-from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch import Tensor
 
 from fmlp_op import activations, reference
 from fmlp_op.plan import DEVICES, compile_kernel
@@ -116,6 +115,12 @@ def test_float32_is_off_by_less_than_three_roundings(activation: str, device: st
     # The argument of a parametrised sine is a rounded product.
     scale = 1 + values.double().abs() * activation.startswith("sin(")
     assert (error <= 1.5 * torch.finfo(torch.float32).eps * torch.maximum(exact.abs(), scale)).all()
+
+
+def test_gelu_keeps_its_digits_where_torch_cancels_them() -> None:
+    values = torch.linspace(-4.0, -0.5, 1001)
+    exact = reference.activate("gelu", values.double())
+    assert ((apply("gelu", values, len(values)) - exact).abs() <= 1e-5 * exact.abs()).all()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -229,6 +234,17 @@ def test_first_and_second_derivatives_pass_gradcheck(activation: str, device: st
     assert torch.autograd.gradgradcheck(f, inputs)
 
 
+JUMPING_DERIVATIVES = {
+    "selu",
+    "hardswish",
+    "leaky_relu(0.3)",
+    "leaky_relu(-0.5)",
+    "elu(0.7)",
+    "elu(-0.4)",
+    "softplus(2.0, 3.0)",
+}
+
+
 def gradients_are_within_rule(activation: str, dtype: torch.dtype, device: str) -> bool:
     """Of fresh inputs: every gradient's error is at most twice torch's own, and a rounding step."""
     x, *rest = Sample((33,), (16, 24, 20, 12), dtype, (True, False, True)).tensors(device)
@@ -260,9 +276,10 @@ def gradients_are_within_rule(activation: str, dtype: torch.dtype, device: str) 
 @every_dtype
 @every_form
 def test_gradients_are_as_good_as_those_of_torch(activation: str, dtype: torch.dtype, device: str) -> None:
-    # Of three draws one may fail: beside a kink (elu's, where alpha is not 1) rounding decides on an element's whole
-    # derivative, for torch as for us.
-    assert sum(gradients_are_within_rule(activation, dtype, device) for _ in range(3)) >= 2
+    # Where a derivative jumps, rounding to 16 bits decides on all of an element's derivative, for torch as for us, so
+    # there one of three draws may fail.
+    may_fail = 1 if activation in JUMPING_DERIVATIVES and dtype.itemsize == 2 else 0
+    assert sum(not gradients_are_within_rule(activation, dtype, device) for _ in range(3)) <= may_fail
 
 
 @every_activation
@@ -302,121 +319,3 @@ def test_recomputed_hidden_activations_give_the_same_gradients(activation: str) 
 @every_activation
 def test_opcheck_passes_in_full(activation: str, device: str) -> None:
     torch.library.opcheck(fused_chain.default, (*leaves(torch.float32, device), activation, activation))
-
-
-# --- spellings --------------------------------------------------------------------------------------------------------
-
-
-def read_last(function) -> str | None:
-    """What `activations.read` makes of the last call in a function's graph."""
-    node = [n for n in torch.fx.symbolic_trace(function).graph.nodes if n.op.startswith("call")][-1]
-    match = activations.read(node.target, tuple(node.args[1:]), node.kwargs)
-    return match and str(match)
-
-
-FUNCTIONS = {
-    "leaky_relu": [F.leaky_relu, lambda x: F.leaky_relu(x, 0.01, True), lambda x: F.leaky_relu_(x)],
-    "leaky_relu(0.2)": [lambda x: F.leaky_relu(x, 0.2), lambda x: F.leaky_relu(x, negative_slope=0.2)],
-    "elu": [F.elu, lambda x: F.elu(x, 1.0, True), lambda x: F.elu_(x)],
-    "elu(0.5)": [lambda x: F.elu(x, 0.5), lambda x: F.elu(x, alpha=0.5, inplace=True), lambda x: F.elu_(x, 0.5)],
-    "selu": [F.selu, torch.selu, lambda x: F.selu(x, inplace=True), lambda x: torch.selu_(x)],
-    "silu": [F.silu, lambda x: F.silu(x, inplace=True)],
-    "gelu": [F.gelu, lambda x: F.gelu(x, approximate="none")],
-    "gelu_tanh": [lambda x: F.gelu(x, approximate="tanh")],
-    "tanh": [torch.tanh, F.tanh, lambda x: x.tanh(), lambda x: x.tanh_(), lambda x: torch.tanh_(x)],
-    "sigmoid": [
-        torch.sigmoid,
-        F.sigmoid,
-        torch.special.expit,
-        lambda x: x.sigmoid(),
-        lambda x: x.sigmoid_(),
-        lambda x: torch.sigmoid_(x),
-    ],
-    "softplus": [F.softplus, lambda x: F.softplus(x, 1, 20)],
-    "softplus(2.0, 20.0)": [lambda x: F.softplus(x, 2)],
-    "softplus(2.0, 5.0)": [lambda x: F.softplus(x, beta=2, threshold=5), lambda x: F.softplus(x, 2, 5)],
-    "hardswish": [F.hardswish, lambda x: F.hardswish(x, True)],
-    "mish": [F.mish, lambda x: F.mish(x, inplace=True)],
-    "sin": [torch.sin, lambda x: x.sin(), lambda x: x.sin_(), lambda x: torch.sin_(x)],
-}
-
-
-@pytest.mark.parametrize(("expected", "function"), [(name, f) for name, fs in FUNCTIONS.items() for f in fs])
-def test_functions_and_methods_are_read(expected: str, function) -> None:
-    assert read_last(lambda x: function(x)) == expected
-
-
-@pytest.mark.parametrize(("expected", "function"), [(name, f) for name, fs in FUNCTIONS.items() for f in fs])
-def test_aten_overloads_are_read(expected: str, function) -> None:
-    """As make_fx and export leave them."""
-    graph = make_fx(lambda x: function(x.clone()))(torch.randn(3)).graph
-    nodes = [n for n in graph.nodes if n.op == "call_function" and n.target is not aten.clone.default]
-    match = activations.read(nodes[-1].target, tuple(nodes[-1].args[1:]), nodes[-1].kwargs)
-    assert len(nodes) == 1
-    assert str(match) == expected
-
-
-@pytest.mark.parametrize(
-    ("expected", "module"),
-    [
-        ("leaky_relu", nn.LeakyReLU()),
-        ("leaky_relu(0.2)", nn.LeakyReLU(0.2, inplace=True)),
-        ("elu", nn.ELU()),
-        ("elu(0.5)", nn.ELU(0.5, True)),
-        ("selu", nn.SELU()),
-        ("silu", nn.SiLU(inplace=True)),
-        ("gelu", nn.GELU()),
-        ("gelu_tanh", nn.GELU("tanh")),
-        ("tanh", nn.Tanh()),
-        ("sigmoid", nn.Sigmoid()),
-        ("softplus", nn.Softplus()),
-        ("softplus(2.0, 10.0)", nn.Softplus(2, 10)),
-        ("hardswish", nn.Hardswish()),
-    ],
-    ids=str,
-)
-def test_modules_are_read_and_compute_what_was_read(expected: str, module: nn.Module) -> None:
-    match = activations.read_module(module)
-    assert str(match) == expected
-    assert match.inplace == getattr(module, "inplace", False)
-    x = torch.randn(100)
-    assert torch.equal(module(x.clone()), reference.activate(expected, x))
-
-
-OTHER_FUNCTIONS = [
-    lambda x: F.gelu(x, approximate="sigmoid"),
-    lambda x: F.leaky_relu(x, x),
-    lambda x: F.rrelu(x),
-    lambda x: F.celu(x, 0.5),
-    lambda x: F.softplus(x, x),
-    lambda x: F.silu(x, x),
-    lambda x: F.softshrink(x),
-    lambda x: F.hardsigmoid(x),
-    lambda x: F.hardtanh(x),
-    lambda x: F.logsigmoid(x),
-    lambda x: torch.tanh(x, out=x),
-    lambda x: torch.sin(x, out=x),
-    lambda x: torch.cos(x),
-    lambda x: torch.sinc(x),
-    lambda x: aten.elu.default(x, 1.0, 2.0),
-    lambda x: aten.elu.default(x, 1.0, 1.0, 0.5),
-    lambda x: aten.elu.default(x, 1.6732632423543772, 1.05),
-]
-
-
-@pytest.mark.parametrize("function", OTHER_FUNCTIONS)
-def test_other_functions_are_not_read(function) -> None:
-    assert read_last(function) is None
-
-
-def test_subclass_of_a_module_is_not_read() -> None:
-    class Loud(nn.Tanh):
-        def forward(self, x: Tensor) -> Tensor:
-            return 2 * super().forward(x)
-
-    assert activations.read_module(Loud()) is None
-
-
-@pytest.mark.parametrize("module", [nn.GELU(approximate="none"), nn.Hardsigmoid(), nn.CELU(), nn.RReLU()])
-def test_only_known_modules_are_read(module: nn.Module) -> None:
-    assert (activations.read_module(module) is None) == (not isinstance(module, nn.GELU))

@@ -67,8 +67,6 @@ SPELLINGS = {
     "aten.relu": torch.ops.aten.relu.default,
     "aten.relu_ packet": torch.ops.aten.relu_,
     "relu twice": lambda h: F.relu(F.relu(h)),
-    "threshold 0 0": lambda h: F.threshold(h, 0.0, 0.0),
-    "threshold inplace": lambda h: F.threshold(h, 0, 0, True),
 }
 
 
@@ -76,8 +74,14 @@ SPELLINGS = {
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_of_relu_is_fused(dialect, spelling) -> None:
     model, x = Net(SPELLINGS[spelling]), torch.randn(5, 12)
-    if dialect is decomposed and spelling.startswith("threshold"):
-        pytest.skip("decomposes to a comparison and a selection")
+    assert_fused(dialect(model, x), model, x)
+
+
+# Decomposed, they are a comparison and a selection.
+@pytest.mark.parametrize("dialect", [dialect for dialect in DIALECTS.values() if dialect is not decomposed])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_threshold_at_zero_is_fused_as_relu(dialect, inplace) -> None:
+    model, x = Net(lambda h: F.threshold(h, 0.0, 0.0, inplace)), torch.randn(5, 12)
     assert_fused(dialect(model, x), model, x)
 
 
