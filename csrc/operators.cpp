@@ -73,12 +73,10 @@ StableIValue item(const List& list, size_t index) {
   return value;
 }
 
-std::string text_of(const String& string) {
-  size_t length = 0;
-  const char* data = nullptr;
-  check(torch_string_length(string.get(), &length), "a string");
-  check(torch_string_c_str(string.get(), &data), "a string");
-  return std::string(data, length);
+Activation activation_of(const char* op, const char* argument, const String& string) {
+  const char* text = nullptr;
+  check(torch_string_c_str(string.get(), &text), "a string");
+  return parse_activation(op, argument, text);
 }
 
 Chain unpack_chain(const char* op, StableIValue* stack) {
@@ -93,20 +91,22 @@ Chain unpack_chain(const char* op, StableIValue* stack) {
   chain.allow_tf32 = from_ivalue<bool>(stack[5]);
 
   const size_t depth = size_of(weights);
-  const std::string prefix = std::string("fmlp::") + op + ": ";
+  const auto refuse = [op](const std::string& sentence) {
+    return std::runtime_error(std::string("fmlp::") + op + ": " + sentence);
+  };
   if (depth < 2 || depth > kMaxDepth)
-    throw std::runtime_error(prefix + "weights holds " + std::to_string(depth) + " tensors; it must hold 2 to " +
-                             std::to_string(kMaxDepth) + ".");
+    throw refuse("weights holds " + std::to_string(depth) + " tensors; it must hold 2 to " + std::to_string(kMaxDepth) +
+                 ".");
   if (size_of(biases) != depth)
-    throw std::runtime_error(prefix + "biases holds " + std::to_string(size_of(biases)) + " entries; it must hold " +
-                             std::to_string(depth) + ", one per weight (None where a layer has no bias).");
+    throw refuse("biases holds " + std::to_string(size_of(biases)) + " entries; it must hold " + std::to_string(depth) +
+                 ", one per weight (None where a layer has no bias).");
   chain.depth = static_cast<int>(depth);
   for (size_t l = 0; l < depth; ++l) {
     chain.weights[l] = Tensor(from_ivalue<AtenTensorHandle>(item(weights, l)));
     chain.biases[l] = take_optional_tensor(item(biases, l));
   }
-  chain.activation = parse_activation(prefix + "activation", text_of(activation));
-  chain.output_activation = parse_activation(prefix + "output_activation", text_of(output_activation));
+  chain.activation = activation_of(op, "activation", activation);
+  chain.output_activation = activation_of(op, "output_activation", output_activation);
   return chain;
 }
 

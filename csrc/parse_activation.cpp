@@ -1,7 +1,10 @@
 #include "parse_activation.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 
 namespace fmlp {
 namespace {
@@ -18,15 +21,17 @@ constexpr Entry kEntries[] = {FMLP_ACTIVATIONS(FMLP_ACTIVATION_ENTRY)};
 
 }  // namespace
 
-Activation parse_activation(const std::string& argument, const std::string& text) {
-  const size_t open = text.find('(');
-  const std::string name = text.substr(0, open);
+Activation parse_activation(const char* op, const char* argument, const char* text) {
+  const std::string_view name(text, std::strcspn(text, "("));
+  const auto refuse = [&](const std::string& rule) -> std::runtime_error {
+    return std::runtime_error(std::string("fmlp::") + op + ": " + argument + " is \"" + text + "\"; " + rule);
+  };
   for (size_t i = 0; i < std::size(kEntries); ++i) {
     const Entry& entry = kEntries[i];
     if (name != entry.name) continue;
     Activation activation{static_cast<ActivationKind>(i), {entry.defaults[0], entry.defaults[1]}};
-    if (open == std::string::npos) return activation;
-    const char* cursor = text.c_str() + open + 1;
+    if (text[name.size()] == '\0') return activation;
+    const char* cursor = text + name.size() + 1;
     int count = 0;
     for (; count < entry.parameters; ++count) {
       char* end = nullptr;
@@ -37,12 +42,12 @@ Activation parse_activation(const std::string& argument, const std::string& text
       if (*cursor == ',') ++cursor;
     }
     if (cursor[0] == ')' && cursor[1] == '\0' && count > 0) return activation;
-    throw std::runtime_error(argument + " is \"" + text + "\"; " + name + " takes at most " +
-                             std::to_string(entry.parameters) + " numbers, as in \"" + name + "(0.1)\".");
+    throw refuse(std::string(name) + " takes at most " + std::to_string(entry.parameters) + " numbers, as in \"" +
+                 std::string(name) + "(0.1)\".");
   }
   std::string names;
   for (const Entry& entry : kEntries) names += std::string(names.empty() ? "" : ", ") + entry.name;
-  throw std::runtime_error(argument + " is \"" + text + "\"; it must be one of " + names + ".");
+  throw refuse("it must be one of " + names + ".");
 }
 
 }  // namespace fmlp

@@ -69,7 +69,6 @@ AOTITorchError torch_list_get_item(StableListHandle list, size_t index, StableIV
 AOTITorchError torch_list_push_back(StableListHandle list, StableIValue element);
 AOTITorchError torch_delete_list(StableListHandle list);
 AOTITorchError torch_new_string_handle(const char* data, size_t length, StringHandle* ret);
-AOTITorchError torch_string_length(StringHandle string, size_t* ret);
 AOTITorchError torch_string_c_str(StringHandle string, const char** ret);
 AOTITorchError torch_delete_string(StringHandle string);
 

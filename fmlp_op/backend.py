@@ -46,7 +46,7 @@ def fmlp(
     own, inductor_options = _split_options(options or {})
     report = rewrite(gm, policy=own.get(_POLICY) or default_policy())
     record(report)
-    direct = straight_line(gm)
+    direct = straight_line(gm, may_call_torch=not (mode or inductor_options or _INNER in own))
     if direct is not None:
         return direct
     inner = torch._dynamo.lookup_backend(own.get(_INNER, "inductor"))

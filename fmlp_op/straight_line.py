@@ -1,4 +1,4 @@
-"""Graphs that are nothing but fused MLPs run as one generated Python function, with no compiler's wrapper around it.
+"""Graphs of fused MLPs and little else run as one generated Python function, with no compiler's wrapper around it.
 
 For a small MLP that wrapper costs more than the arithmetic (csrc/NOTES.md has the table). Start from `straight_line`.
 """
@@ -13,6 +13,8 @@ from torch import fx
 from torch.autograd import forward_ad
 
 from fmlp_op import ops  # noqa: F401  (registers the operators)
+from fmlp_op.graph.effects import effect_of
+from fmlp_op.graph.facts import Reader
 
 # operator -> what to call where no gradient is needed: the same kernel, without the stop at the Autograd key
 _INFERENCE: dict[Any, Callable[..., Any]] = {
@@ -20,37 +22,55 @@ _INFERENCE: dict[Any, Callable[..., Any]] = {
     torch.ops.fmlp.fused_chain.default: torch.ops.fmlp.fused_chain_inference.default._op,
 }
 
+# What Inductor's wrapper costs beside the fused operators pays for one more operator on a CPU, and each linear layer
+# left over for one more again, up to results of this size (csrc/NOTES.md, "Host time").
+_MOST_ELEMENTS = 4096
 
-def straight_line(gm: fx.GraphModule) -> Callable[..., Any] | None:
-    """A function equal to `gm.forward`, or None where `gm` holds anything but fused MLPs of its inputs.
+
+def straight_line(gm: fx.GraphModule, may_call_torch: bool = True) -> Callable[..., Any] | None:
+    """A function equal to `gm.forward`, or None where a compiler should see to the rest of `gm`.
+
+    Args:
+        may_call_torch: whether a few small operators of torch's own may be called too, beside fused MLPs.
 
     Dynamo guards on grad mode and on which inputs require gradients, so that is decided here once.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
-    if not calls or any(node.op != "call_function" or node.target not in _INFERENCE for node in calls):
+    rest = [node for node in calls if node.op != "call_function" or node.target not in _INFERENCE]
+    if len(rest) == len(calls) or (rest and not (may_call_torch and _is_little(rest, gm))):
         return None
     needs_grad = torch.is_grad_enabled() and any(_requires_grad(node) for node in placeholders)
-    names: dict[fx.Node, str] = {node: f"a{i}" for i, node in enumerate(placeholders)}
-    scope: dict[str, Any] = {"forward_ad": forward_ad, "gm": gm}
-    lines = []
-    for i, node in enumerate(calls):
-        scope[f"op{i}"] = node.target._op if needs_grad else _INFERENCE[node.target]
-        arguments = [
-            *(_source(a, names) for a in node.args),
-            *(f"{k}={_source(v, names)}" for k, v in node.kwargs.items()),
-        ]
-        names[node] = f"v{i}"
-        lines.append(f"v{i} = op{i}({', '.join(arguments)})")
-    (output,) = (node for node in gm.graph.nodes if node.op == "output")
-    parameters = ", ".join(names[node] for node in placeholders)
+    code = _Code(gm, placeholders)
     if not needs_grad:  # a dual tensor asks for a derivative even where no input requires one
-        lines.insert(0, f"if forward_ad._current_level >= 0: return gm.forward({parameters})")
-    lines.append(f"return {_source(output.args[0], names)}")
-    source = f"def straight_line({parameters}):\n    " + "\n    ".join(lines)
-    exec(compile(source, "<fmlp_op straight line>", "exec"), scope)
-    function: Callable[..., Any] = scope["straight_line"]
-    return function
+        parameters = ", ".join(code.names[node] for node in placeholders)
+        code.lines.append(f"if forward_ad._current_level >= 0: return gm.forward({parameters})")
+    for node in calls:
+        if node in rest:
+            code.add_call(node, node.target)
+        else:
+            code.add_call(node, node.target._op if needs_grad else _INFERENCE[node.target])
+    return code.function()
+
+
+def _is_little(rest: list[fx.Node], gm: fx.GraphModule) -> bool:
+    """Whether calling `rest` one by one on a CPU is quicker than a compiler's code for it, and the same."""
+    linears = sum(getattr(node.target, "__name__", "") == "linear" for node in rest)
+    if len(rest) - linears > 1 + linears:
+        return False
+    reader = Reader(gm)
+    return all(effect_of(node, reader) is None and _is_small_on_cpu(node) for node in rest)
+
+
+def _is_small_on_cpu(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return (
+        node.op in ("call_function", "call_method")
+        and isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and isinstance(value.numel(), int)  # a symbolic size may turn out to be any
+        and value.numel() <= _MOST_ELEMENTS
+    )
 
 
 def _requires_grad(node: fx.Node) -> bool:
@@ -58,12 +78,49 @@ def _requires_grad(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _source(argument: Any, names: dict[fx.Node, str]) -> str:
-    """`argument` of a node as Python source."""
-    if isinstance(argument, fx.Node):
-        return names[argument]
-    if isinstance(argument, tuple):
-        return "(" + "".join(_source(a, names) + ", " for a in argument) + ")"
-    if isinstance(argument, list):
-        return "[" + ", ".join(_source(a, names) for a in argument) + "]"
-    return repr(argument)
+class _Code:
+    """The function's source as it is written, and the objects it names."""
+
+    def __init__(self, gm: fx.GraphModule, placeholders: list[fx.Node]) -> None:
+        self.names = {node: f"a{i}" for i, node in enumerate(placeholders)}
+        self.parameters = ", ".join(self.names.values())
+        self.scope: dict[str, Any] = {"forward_ad": forward_ad, "gm": gm}
+        self.lines: list[str] = []
+        (self.output,) = (node for node in gm.graph.nodes if node.op == "output")
+
+    def add_call(self, node: fx.Node, target: Any) -> None:
+        """`target` is a function, or a method's name."""
+        arguments = [self._source(a) for a in node.args]
+        called = f"{arguments.pop(0)}.{target}" if node.op == "call_method" else self._constant(target)
+        arguments += [f"{name}={self._source(value)}" for name, value in node.kwargs.items()]
+        self.names[node] = f"v{len(self.names)}"
+        self.lines.append(f"{self.names[node]} = {called}({', '.join(arguments)})")
+
+    def function(self) -> Callable[..., Any]:
+        body = "\n    ".join([*self.lines, f"return {self._source(self.output.args[0])}"])
+        source = f"def straight_line({self.parameters}):\n    {body}"
+        exec(compile(source, "<fmlp_op straight line>", "exec"), self.scope)
+        function: Callable[..., Any] = self.scope["straight_line"]
+        return function
+
+    def _source(self, argument: Any) -> str:
+        """`argument` of a node as Python source."""
+        if isinstance(argument, fx.Node):
+            return self.names[argument]
+        if isinstance(argument, tuple):
+            return "(" + "".join(self._source(a) + ", " for a in argument) + ")"
+        if isinstance(argument, list):
+            return "[" + ", ".join(self._source(a) for a in argument) + "]"
+        if isinstance(argument, dict):
+            return "{" + ", ".join(f"{key!r}: {self._source(value)}" for key, value in argument.items()) + "}"
+        if isinstance(argument, slice):
+            parts = (argument.start, argument.stop, argument.step)
+            return f"slice({', '.join(self._source(part) for part in parts)})"
+        if argument is None or isinstance(argument, (bool, int, str)):
+            return repr(argument)
+        return self._constant(argument)
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self.scope)}"
+        self.scope[name] = value
+        return name

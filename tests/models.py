@@ -28,6 +28,30 @@ class Surrounded(nn.Module):
         return torch.tanh(self.mlp((x - self.mean) / self.std))
 
 
+class Followed(nn.Module):
+    """An MLP and what is done with its output."""
+
+    def __init__(self, then) -> None:
+        super().__init__()
+        self.mlp, self.then = mlp(), then
+
+    def forward(self, x: torch.Tensor):
+        return self.then(self.mlp(x))
+
+
+class Heads(nn.Module):
+    """A trunk and two heads, as in actors with a state-dependent deviation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 40), nn.ReLU())
+        self.mean, self.log_std = nn.Linear(40, 24), nn.Linear(40, 24)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.trunk(x)
+        return torch.tanh(self.mean(h)), self.log_std(h).clamp(-20.0, 2.0).exp()
+
+
 class Towers(nn.Module):
     """Three MLPs, two on the same input, joined."""
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from models import GraphBreak, Surrounded, Towers, mlp
+from models import Followed, GraphBreak, Heads, Surrounded, Towers, mlp
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -75,6 +75,62 @@ def test_a_graph_of_nothing_but_mlps_skips_inductor(monkeypatch: pytest.MonkeyPa
         assert operator_calls(lambda: compiled(torch.randn(16, 48))) == {"fused_mlp_inference": 1}
     compiled(torch.randn(16, 48))
     assert operator_calls(lambda: compiled(torch.randn(16, 48))) == {"fused_mlp": 1, "fused_mlp_train": 1}
+
+
+FOLLOWED_BY_LITTLE = {
+    "function": torch.exp,
+    "method": lambda y: y.exp(),
+    "clamp_of_infinity": lambda y: y.clamp(min=-float("inf"), max=0.5),
+    "keywords": lambda y: torch.nn.functional.softmax(y, dim=-1, dtype=torch.float64),
+    "slices": lambda y: y[..., 3:-1:2, None],
+    "index_of_largest": lambda y: y.argmax(-1, keepdim=True),
+    "nothing_else_but_twice": lambda y: {"y": y, "both": (y, y.squeeze(0))},
+}
+
+
+@pytest.fixture
+def inductor_calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The graphs that go to Inductor (which calls itself where it has options)."""
+    import torch._inductor.compile_fx as compile_fx
+
+    calls: list[object] = []
+    ask = compile_fx.compile_fx
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda gm, *a, **k: calls.append(gm) or ask(gm, *a, **k))
+    return calls
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("model", [*(lambda then=then: Followed(then) for then in FOLLOWED_BY_LITTLE.values()), Heads],
+                         ids=[*FOLLOWED_BY_LITTLE, "heads"])  # fmt: skip
+def test_an_mlp_and_little_else_on_a_cpu_skips_inductor(model, grad: bool, inductor_calls: list[object]) -> None:
+    plain = model()
+    compiled = torch.compile(plain, backend="fmlp", options=ALWAYS)
+    x = torch.randn(16, 48)
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(compiled(x), plain(x))
+    assert counters["fmlp"]["fused"] == 1
+    assert not inductor_calls
+
+
+@pytest.mark.parametrize(
+    ("then", "rows", "arguments"),
+    [
+        (lambda y: y.exp() * 0.5, 16, {}),  # two operators
+        (torch.exp, 4096, {}),  # a large one
+        (lambda y: y.clamp_(-1, 1), 16, {}),  # a write
+        (torch.exp, 16, {"mode": "max-autotune-no-cudagraphs"}),
+        (torch.exp, 16, {"options": {"max_autotune": False}}),
+        (torch.exp, 16, {"options": {"fmlp.inner": "inductor"}}),
+        (torch.exp, 16, {"dynamic": True}),
+    ],
+)
+def test_what_is_more_than_little_goes_to_inductor(then, rows: int, arguments, inductor_calls: list[object]) -> None:
+    plain = Followed(then).eval()
+    compiled = torch.compile(plain, backend="fmlp", **arguments)
+    x = torch.randn(rows, 48)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), plain(x))
+    assert inductor_calls
 
 
 def test_straight_line_code_keeps_forward_mode_tangents() -> None:
