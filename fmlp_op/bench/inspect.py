@@ -49,7 +49,7 @@ def inspect(
     workload = Workload(dims, batch, dtype, arch, activation=activation, output_activation=output_activation)
     problem = _problem(workload)
     planned = plan(problem, device)
-    if planned.kernel == "none":
+    if not planned.is_ours:
         print(f"{workload}: no fused kernel, torch's own operators serve, because {planned.reason}")
         return
     cuda = cuda_info()
