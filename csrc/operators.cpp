@@ -61,6 +61,29 @@ Chain unpack_mlp(const char* op, StableIValue* stack) {
   return chain;
 }
 
+Activation activation_of(const char* op, const char* argument, const String& string) {
+  const char* text = nullptr;
+  check(torch_string_c_str(string.get(), &text), "a string");
+  return parse_activation(op, argument, text);
+}
+
+Chain unpack_short_chain(StableIValue* stack) {
+  Chain chain;
+  chain.op = kFusedShortChain;
+  chain.x = Tensor(from_ivalue<AtenTensorHandle>(stack[0]));
+  for (int l = 0; l < 4; ++l) {
+    chain.weights[l] = l < 2 ? Tensor(from_ivalue<AtenTensorHandle>(stack[1 + l])) : take_optional_tensor(stack[1 + l]);
+    chain.biases[l] = take_optional_tensor(stack[5 + l]);
+  }
+  const String activation(from_ivalue<StringHandle>(stack[9]));
+  const String output_activation(from_ivalue<StringHandle>(stack[10]));
+  chain.depth = !chain.weights[2] ? 2 : !chain.weights[3] ? 3 : 4;
+  chain.activation = activation_of(chain.op, "activation", activation);
+  chain.output_activation = activation_of(chain.op, "output_activation", output_activation);
+  chain.allow_tf32 = from_ivalue<bool>(stack[11]);
+  return chain;
+}
+
 size_t size_of(const List& list) {
   size_t size = 0;
   check(torch_list_size(list.get(), &size), "the length of a list");
@@ -71,12 +94,6 @@ StableIValue item(const List& list, size_t index) {
   StableIValue value = 0;
   check(torch_list_get_item(list.get(), index, &value), "an item of a list");
   return value;
-}
-
-Activation activation_of(const char* op, const char* argument, const String& string) {
-  const char* text = nullptr;
-  check(torch_string_c_str(string.get(), &text), "a string");
-  return parse_activation(op, argument, text);
 }
 
 Chain unpack_chain(const char* op, StableIValue* stack) {
@@ -123,6 +140,12 @@ void chain_kernel(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = to_ivalue(forward(backend, chain, nullptr).release());
 }
 
+template <Backend backend>
+void short_chain_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  Chain chain = unpack_short_chain(stack);
+  stack[0] = to_ivalue(forward(backend, chain, nullptr).release());
+}
+
 StableIValue forward_for_training(Backend backend, Chain& chain) {
   std::vector<Tensor> hidden;
   Tensor y = forward(backend, chain, &hidden);
@@ -155,6 +178,7 @@ bool register_kernels(const char* dispatch_key) {
   };
   for (const char* name : kFusedMlp) implement(name, mlp_kernel<backend>);
   for (const char* name : kFusedChain) implement(name, chain_kernel<backend>);
+  implement(kFusedShortChain, short_chain_kernel<backend>);
   implement(kFusedMlpTrain, mlp_train_kernel<backend>);
   implement(kFusedChainTrain, chain_train_kernel<backend>);
   return ok;

@@ -16,6 +16,10 @@ constexpr const char* kChainArguments =
     "(Tensor x, Tensor[] weights, Tensor?[] biases, str activation=\"relu\", str output_activation=\"identity\", "
     "*, bool allow_tf32=False) -> Tensor";
 
+constexpr const char* kShortChainArguments =
+    "(Tensor x, Tensor w1, Tensor w2, Tensor? w3, Tensor? w4, Tensor? b1, Tensor? b2, Tensor? b3, Tensor? b4, "
+    "str activation=\"relu\", str output_activation=\"identity\", *, bool allow_tf32=False) -> Tensor";
+
 bool define_all() {
   TorchLibraryHandle library = nullptr;
   if (aoti_torch_library_init_def("fmlp", __FILE__, __LINE__, &library) != 0) {
@@ -30,6 +34,7 @@ bool define_all() {
   };
   for (const char* name : kFusedMlp) define(name, kMlpArguments);
   for (const char* name : kFusedChain) define(name, kChainArguments);
+  define(kFusedShortChain, kShortChainArguments);
   define(kFusedMlpTrain, (std::string(kMlpArguments) + "[]").c_str());
   define(kFusedChainTrain, (std::string(kChainArguments) + "[]").c_str());
   return ok;

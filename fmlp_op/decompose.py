@@ -23,4 +23,5 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         torch.ops.fmlp.fused_mlp_inference.default: reference.mlp,
         torch.ops.fmlp.fused_chain.default: ops.chain_reference,
         torch.ops.fmlp.fused_chain_inference.default: ops.chain_reference,
+        torch.ops.fmlp.fused_short_chain_inference.default: ops.short_chain(ops.chain_reference),
     }

@@ -22,5 +22,10 @@ def _chain_flop(x: Sequence[int], weights: Sequence[Sequence[int]], *_: Any, **_
     return _chain_flop_of_shapes(x, weights)
 
 
+@register_flop_formula(_ops.fused_short_chain_inference)
+def _short_chain_flop(x: Sequence[int], *arguments: Any, **__: Any) -> int:
+    return _chain_flop_of_shapes(x, [weight for weight in arguments[:4] if weight is not None])
+
+
 def _chain_flop_of_shapes(x: Sequence[int], weights: Sequence[Sequence[int]]) -> int:
     return 2 * math.prod(x[:-1]) * sum(math.prod(weight) for weight in weights)

@@ -172,6 +172,16 @@ def chain_reference(
     return reference.chain(x, weights, biases, activation, output_activation)
 
 
+def short_chain(chain: Callable[..., Any]) -> Callable[..., Any]:
+    """`chain`, a function of `fused_chain`'s arguments, for the arguments of `fused_short_chain_inference`."""
+
+    def function(x: Any, w1: Any, w2: Any, w3: Any, w4: Any, *biases_and_names: Any, **kwargs: Any) -> Any:
+        weights = [w for w in (w1, w2, w3, w4) if w is not None]
+        return chain(x, weights, list(biases_and_names[: len(weights)]), *biases_and_names[4:], **kwargs)
+
+    return function
+
+
 def _autocast_kernel(op: Callable[..., Tensor], device_type: str) -> Callable[..., Tensor]:
     """Casts like a linear layer does, to the autocast dtype of the moment (register_autocast would fix one)."""
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}"))
@@ -226,6 +236,7 @@ def _register() -> None:
         ("fused_mlp_inference", _mlp_fake, reference.mlp),
         ("fused_chain", _chain_fake, chain_reference),
         ("fused_chain_inference", _chain_fake, chain_reference),
+        ("fused_short_chain_inference", short_chain(_chain_fake), short_chain(chain_reference)),
     ):
         torch.library.register_fake(f"fmlp::{name}", fake, lib=_registrations)
         # Under a torch.func transform every plain operator is transformed by itself.
@@ -245,7 +256,8 @@ def _register() -> None:
         # dispatcher, saves a no_grad caller the way into the dispatcher and out to Python again (2 µs of 5.5).
         packet = getattr(_ops, name)
         packet._op = _without_gradient(inference, packet._op)
-    for name in ("fused_mlp_inference", "fused_chain_inference", "fused_mlp_train", "fused_chain_train"):
+    for name in ("fused_mlp_inference", "fused_chain_inference", "fused_short_chain_inference",
+                 "fused_mlp_train", "fused_chain_train"):  # fmt: skip
         _registrations.impl(name, torch.library.fallthrough_kernel, "Autograd")
 
 

@@ -16,11 +16,8 @@ from fmlp_op import ops  # noqa: F401  (registers the operators)
 from fmlp_op.graph.effects import effect_of
 from fmlp_op.graph.facts import Reader
 
-# operator -> what to call where no gradient is needed: the same kernel, without the stop at the Autograd key
-_INFERENCE: dict[Any, Callable[..., Any]] = {
-    torch.ops.fmlp.fused_mlp.default: torch.ops.fmlp.fused_mlp_inference.default._op,
-    torch.ops.fmlp.fused_chain.default: torch.ops.fmlp.fused_chain_inference.default._op,
-}
+_ops = torch.ops.fmlp
+_FUSED = (_ops.fused_mlp.default, _ops.fused_chain.default)
 
 # What Inductor's wrapper costs beside the fused operators pays for one more operator on a CPU, and each linear layer
 # left over for one more again, up to results of this size (csrc/NOTES.md, "Host time").
@@ -37,7 +34,7 @@ def straight_line(gm: fx.GraphModule, may_call_torch: bool = True) -> Callable[.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
-    rest = [node for node in calls if node.op != "call_function" or node.target not in _INFERENCE]
+    rest = [node for node in calls if node.op != "call_function" or node.target not in _FUSED]
     if len(rest) == len(calls) or (rest and not (may_call_torch and _is_little(rest, gm))):
         return None
     needs_grad = torch.is_grad_enabled() and any(_requires_grad(node) for node in placeholders)
@@ -47,10 +44,24 @@ def straight_line(gm: fx.GraphModule, may_call_torch: bool = True) -> Callable[.
         code.lines.append(f"if forward_ad._current_level >= 0: return gm.forward({parameters})")
     for node in calls:
         if node in rest:
-            code.add_call(node, node.target)
+            code.add_call(node, node.target, node.args)
+        elif needs_grad:
+            code.add_call(node, node.target._op, node.args)
         else:
-            code.add_call(node, node.target._op if needs_grad else _INFERENCE[node.target])
+            code.add_call(node, *_inference(node))
     return code.function()
+
+
+def _inference(node: fx.Node) -> tuple[Any, tuple[Any, ...]]:
+    """The same kernel without the stop at the Autograd key, for where no gradient is needed, and its arguments."""
+    if node.target is _ops.fused_mlp.default:
+        return _ops.fused_mlp_inference.default._op, node.args
+    x, weights, biases, *names = node.args
+    assert isinstance(weights, (list, tuple)) and isinstance(biases, (list, tuple))
+    if len(weights) > 4:
+        return _ops.fused_chain_inference.default._op, node.args
+    missing = (None,) * (4 - len(weights))
+    return _ops.fused_short_chain_inference.default._op, (x, *weights, *missing, *biases, *missing, *names)
 
 
 def _is_little(rest: list[fx.Node], gm: fx.GraphModule) -> bool:
@@ -88,9 +99,9 @@ class _Code:
         self.lines: list[str] = []
         (self.output,) = (node for node in gm.graph.nodes if node.op == "output")
 
-    def add_call(self, node: fx.Node, target: Any) -> None:
-        """`target` is a function, or a method's name."""
-        arguments = [self._source(a) for a in node.args]
+    def add_call(self, node: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
+        """`target` is a function, or a method's name; keyword arguments are those of `node`."""
+        arguments = [self._source(a) for a in args]
         called = f"{arguments.pop(0)}.{target}" if node.op == "call_method" else self._constant(target)
         arguments += [f"{name}={self._source(value)}" for name, value in node.kwargs.items()]
         self.names[node] = f"v{len(self.names)}"

@@ -77,6 +77,23 @@ def test_a_graph_of_nothing_but_mlps_skips_inductor(monkeypatch: pytest.MonkeyPa
     assert operator_calls(lambda: compiled(torch.randn(16, 48))) == {"fused_mlp": 1, "fused_mlp_train": 1}
 
 
+@pytest.mark.parametrize(
+    ("widths", "operator"),
+    [
+        ((8, 12, 4), "fused_short_chain_inference"),
+        ((8, 12, 10, 9, 4), "fused_short_chain_inference"),
+        ((8, 12, 10, 9, 7, 4), "fused_chain_inference"),
+    ],
+)
+def test_chains_of_every_depth_are_called_without_gradients_by_their_cheapest_name(widths, operator: str) -> None:
+    plain = mlp(widths)
+    compiled = torch.compile(plain, backend="fmlp", options=ALWAYS)
+    x = torch.randn(16, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), plain(x))
+        assert operator_calls(lambda: compiled(x)) == {operator: 1}
+
+
 FOLLOWED_BY_LITTLE = {
     "function": torch.exp,
     "method": lambda y: y.exp(),

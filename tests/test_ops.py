@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,6 +40,27 @@ def test_chain_of_any_depth_is_within_the_accuracy_rule(depth: int, output_activ
     y = torch.ops.fmlp.fused_chain(x, weights, biases, "relu", output_activation)
     assert_within_rule(y, x, weights, biases, "relu", output_activation)
     torch.library.opcheck(torch.ops.fmlp.fused_chain.default, (x, weights, biases, "relu", output_activation))
+
+
+def as_short_chain(x, weights, biases, *activations) -> tuple:
+    """The arguments of `fused_chain` as those of `fused_short_chain_inference`."""
+    missing = [None] * (4 - len(weights))
+    return (x, *weights, *missing, *biases, *missing, *activations)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("activations", [(), ("tanh",), ("elu(0.5)", "sigmoid")])
+def test_short_chain_is_the_chain_with_its_layers_as_single_arguments(depth: int, activations, device: str) -> None:
+    short_chain = torch.ops.fmlp.fused_short_chain_inference
+    for biases in product((True, False), repeat=depth):
+        x, *rest = Sample(widths=(10, 8, 9, 7, 6)[: depth + 1], biases=biases).tensors(device)
+        operands = x, rest[:depth], rest[depth:], *activations
+        assert torch.equal(short_chain(*as_short_chain(*operands)), torch.ops.fmlp.fused_chain(*operands))
+    torch.library.opcheck(short_chain.default, as_short_chain(*operands))
+    with torch.autocast(device, torch.bfloat16):
+        assert short_chain(*as_short_chain(*operands)).dtype == torch.bfloat16
+    rows = torch.func.vmap(lambda row: short_chain(*as_short_chain(row, *operands[1:])))(x)
+    torch.testing.assert_close(rows, torch.ops.fmlp.fused_chain(*operands))
 
 
 @pytest.mark.parametrize("call", [fused_mlp, fmlp_op.fused_mlp, torch.ops.fmlp.fused_mlp_inference])
@@ -300,4 +323,5 @@ def test_flop_counter_counts_two_a_weight_and_row(needs_grad: bool) -> None:
     with FlopCounterMode(display=False) as counter:
         fused_mlp(*args)
         torch.ops.fmlp.fused_chain(args[0], args[1:4], args[4:])
-    assert counter.get_total_flops() == 2 * 2 * 16 * (48 * 64 + 64 * 40 + 40 * 24)
+        torch.ops.fmlp.fused_short_chain_inference(*as_short_chain(args[0], args[1:4], args[4:]))
+    assert counter.get_total_flops() == 3 * 2 * 16 * (48 * 64 + 64 * 40 + 40 * 24)
