@@ -6,6 +6,10 @@
 #include <stdexcept>
 #include <string_view>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "../torch_shim.h"
 #include "kernel.h"
 #include "sizes.h"
@@ -131,6 +135,20 @@ void run_split_by_outputs(const Kernel& kernel, const MlpProblem& problem, const
   }
 }
 
+// From 32 MiB on, glibc's malloc maps fresh memory for every result, in pages of 4 kB whose first touch costs more than
+// writing them (csrc/NOTES.md). Asks the system for large pages, which it is free to refuse.
+void ask_for_large_pages(void* data, int64_t bytes) {
+#if defined(__linux__)
+  constexpr uintptr_t page = 4096;
+  if (bytes < int64_t{32} << 20) return;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / page * page;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+  (void)data, (void)bytes;
+#endif
+}
+
 }  // namespace
 
 const char* isa() { return instruction_set().name; }
@@ -151,6 +169,7 @@ bool covers(const MlpProblem& problem) {
 void run(const MlpProblem& problem, const MlpOperands& operands) {
   if (problem.rows == 0) return;
   const Kernel& kernel = kernel_for(problem.dtype);
+  ask_for_large_pages(operands.y, problem.rows * problem.widths[problem.depth] * element_size(problem.dtype));
   // A weight has to be read for however few rows, which takes about as long as multiplying it with four.
   const int64_t row_work = multiplications_per_row(problem);
   const int64_t work = std::max<int64_t>(problem.rows, 4) * row_work;
