@@ -126,16 +126,15 @@ FMLP_EXPORT int64_t fmlp_kernel_source(const fmlp_problem* problem, const fmlp_d
                                        int64_t capacity) {
   const MlpProblem wanted = to_problem(*problem);
   const Plan chosen = plan(wanted, to_device(*device));
-  return copy_out(!chosen.is_ours() ? "" : kernel_source(wanted, chosen), text, capacity);
+  return copy_out(chosen.kernel == Plan::Kernel::none ? "" : kernel_source(wanted, chosen), text, capacity);
 }
 
 FMLP_EXPORT int64_t fmlp_compile_json(const fmlp_problem* problem, const fmlp_device* device, char* text,
                                       int64_t capacity) {
   const MlpProblem wanted = to_problem(*problem);
   const Plan chosen = plan(wanted, to_device(*device));
-  if (!chosen.is_ours()) {
-    return copy_out(Json().add("kernel", kernel_name(chosen.kernel)).add("error", chosen.reason).text(), text,
-                    capacity);
+  if (chosen.kernel == Plan::Kernel::none) {
+    return copy_out(Json().add("kernel", "none").add("error", chosen.reason).text(), text, capacity);
   }
   const auto kernel = compile(kernel_source(wanted, chosen), {device->major, device->minor, chosen.arch_specific});
   return copy_out(Json()

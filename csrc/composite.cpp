@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "cuda/linear_relu.h"
-
 namespace fmlp {
 namespace {
 
@@ -99,11 +97,8 @@ Tensor run_composite(const Chain& chain, std::vector<Tensor>* hidden) {
   Tensor h = share(chain.x);
   for (int l = 0; l < chain.depth; ++l) {
     const bool is_last = l == chain.depth - 1;
-    const Activation& activation = is_last ? chain.output_activation : chain.activation;
-    Tensor activated;
-    if (activation.kind == ActivationKind::relu) activated = cuda::linear_relu(h, chain.weights[l], chain.biases[l]);
-    if (!activated) activated = activate(linear(std::move(h), chain.weights[l], chain.biases[l]), activation);
-    h = std::move(activated);
+    h = activate(linear(std::move(h), chain.weights[l], chain.biases[l]),
+                 is_last ? chain.output_activation : chain.activation);
     if (hidden != nullptr && !is_last) hidden->push_back(share(h));
   }
   return h;

@@ -53,8 +53,6 @@ AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle tensor);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle self, AtenTensorHandle source, int32_t non_blocking);
 AOTITorchError aoti_torch_empty_strided(int64_t ndim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                         int32_t device_type, int32_t device_index, AtenTensorHandle* ret);
-AOTITorchError aoti_torch__reinterpret_tensor(AtenTensorHandle self, int64_t ndim, const int64_t* sizes,
-                                              const int64_t* strides, int64_t offset_increment, AtenTensorHandle* ret);
 AOTITorchError aoti_torch_scalar_to_tensor_float64(double value, AtenTensorHandle* ret);
 int32_t aoti_torch_device_type_cpu();
 int32_t aoti_torch_device_type_cuda();

@@ -77,20 +77,14 @@ class Plan:
     """How a problem is computed.
 
     Attributes:
-        kernel: "cpu", "row", "tile" or "cluster"; where torch's own operators serve, "library" if calling them from the
-            fused operator is the faster way (cuBLAS products that end in the ReLU), else "none".
-        reason: a sentence: why this kernel, or why none of ours.
+        kernel: "cpu", "row", "tile", "cluster", or "none" where torch's own operators serve.
+        reason: a sentence: why this kernel, or why none.
         details: block, grid and tile of a CUDA kernel, as csrc/cuda/plan.h names them.
     """
 
     kernel: str
     reason: str
     details: dict[str, Any]
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether one of this library's kernels serves."""
-        return self.kernel not in ("none", "library")
 
 
 def plan(problem: Problem, device: Device | None = None) -> Plan:

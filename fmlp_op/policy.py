@@ -73,8 +73,6 @@ def _by_plan(problem: Problem) -> Verdict:
     chosen = plan(problem, _assumed_device(problem))
     if chosen.kernel == "none":
         return Verdict(False, f"no kernel pays for {problem.rows} rows of it: {chosen.reason}")
-    if chosen.kernel == "library":
-        return Verdict(True, "cuBLAS serves it, ReLU included")
     return Verdict(True, f"the {chosen.kernel} kernel serves it")
 
 

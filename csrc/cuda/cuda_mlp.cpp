@@ -97,7 +97,7 @@ Ready prepare(const MlpProblem& problem, const Plan* given, int device_index) {
 
   ready.plan = given != nullptr ? *given : plan(problem, device.properties);
   ready.primary = device.primary;
-  if (!ready.plan.is_ours()) {
+  if (ready.plan.kernel == Plan::Kernel::none) {
     ready.reason = ready.plan.reason;
     return ready;
   }

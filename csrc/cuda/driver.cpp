@@ -20,11 +20,6 @@ std::string torch_folder() {
 
 void* open_library(const std::string& path) { return dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL); }
 
-void* torch_cuda() {
-  static void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-  return library;
-}
-
 // libcaffe2_nvrtc.so is part of every CUDA build of torch and depends on both NVRTC and the driver, so its handle
 // reaches either, in the very copies that torch uses.
 void* torch_nvrtc() {
@@ -110,11 +105,11 @@ Driver load_driver() {
   }
   FMLP_DRIVER_FUNCTIONS(FMLP_RESOLVE)
 #undef FMLP_RESOLVE
-  if (torch_cuda() == nullptr) {
+  void* torch_cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (torch_cuda == nullptr) {
     table.missing = "this torch has no CUDA support (libtorch_cuda.so is not loaded)";
   } else {
-    resolve(torch_cuda(), "aoti_torch_get_current_cuda_stream", table.aoti_torch_get_current_cuda_stream,
-            table.missing);
+    resolve(torch_cuda, "aoti_torch_get_current_cuda_stream", table.aoti_torch_get_current_cuda_stream, table.missing);
   }
   if (table.cuDriverGetVersion != nullptr) table.cuDriverGetVersion(&table.version);
   return table;
@@ -131,8 +126,6 @@ const Driver& driver() {
   static const Driver table = load_driver();
   return table;
 }
-
-void* torch_cuda_function(const char* name) { return torch_cuda() == nullptr ? nullptr : dlsym(torch_cuda(), name); }
 
 std::string describe(const char* function, DriverResult result) {
   const char* text = nullptr;

@@ -93,9 +93,6 @@ struct Driver {
 const Nvrtc& nvrtc();
 const Driver& driver();
 
-// A function of torch's CUDA library, or null where this torch has none such.
-void* torch_cuda_function(const char* name);
-
 // A driver result as a sentence: "cuLaunchKernel failed: invalid argument (CUDA error 1)".
 std::string describe(const char* function, DriverResult result);
 

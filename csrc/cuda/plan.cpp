@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "linear_relu.h"
-
 namespace fmlp::cuda {
 namespace {
 
@@ -147,8 +145,6 @@ const char* kernel_name(Plan::Kernel kernel) {
   switch (kernel) {
     case Plan::Kernel::none:
       return "none";
-    case Plan::Kernel::library:
-      return "library";
     case Plan::Kernel::row:
       return "row";
     case Plan::Kernel::tile:
@@ -165,10 +161,11 @@ Plan no_plan(const char* reason) {
   return plan;
 }
 
-namespace {
-
-// The fastest of our kernels, or none where torch's own operators are faster or no kernel can.
-Plan fastest_of_ours(const MlpProblem& problem, const DeviceProperties& device) {
+Plan plan(const MlpProblem& problem, const DeviceProperties& device) {
+  if (device.major < 8) return no_plan("kernels need a device of compute capability 8.0 or newer");
+  for (int l = 0; l <= problem.depth; ++l) {
+    if (problem.widths[l] == 0) return no_plan("a layer of width 0 has nothing to fuse");
+  }
   const Plan row = plan_row(problem, device), cluster = plan_cluster(problem, device);
   if (problem.rows == 0) return row;  // nothing is launched
   const Plan tile = plan_tile(problem, device);
@@ -181,25 +178,15 @@ Plan fastest_of_ours(const MlpProblem& problem, const DeviceProperties& device) 
     best = candidate;
     best_us = microseconds;
   };
-  if (row.is_ours()) consider(row, row_us(problem, work, row, device.multiprocessors));
-  if (cluster.is_ours()) consider(cluster, cluster_us(problem, work, cluster));
-  if (tile.is_ours()) consider(tile, tile_us(problem, work, tile, device.multiprocessors));
+  if (row.kernel != Plan::Kernel::none) consider(row, row_us(problem, work, row, device.multiprocessors));
+  if (cluster.kernel != Plan::Kernel::none) consider(cluster, cluster_us(problem, work, cluster));
+  if (tile.kernel != Plan::Kernel::none) consider(tile, tile_us(problem, work, tile, device.multiprocessors));
 
-  if (row.is_ours() || cluster.is_ours() || tile.is_ours()) return best;
+  const bool none_can =
+      row.kernel == Plan::Kernel::none && cluster.kernel == Plan::Kernel::none && tile.kernel == Plan::Kernel::none;
+  if (!none_can) return best;
   if (problem.dtype == DType::float64) return row;
   return problem.rows <= 128 && device.major >= 9 ? cluster : tile;  // the reason of the one closest to serving it
-}
-
-}  // namespace
-
-Plan plan(const MlpProblem& problem, const DeviceProperties& device) {
-  if (device.major < 8) return no_plan("kernels need a device of compute capability 8.0 or newer");
-  for (int l = 0; l <= problem.depth; ++l) {
-    if (problem.widths[l] == 0) return no_plan("a layer of width 0 has nothing to fuse");
-  }
-  Plan best = fastest_of_ours(problem, device);
-  if (!best.is_ours() && linear_relu_pays(problem)) best.kernel = Plan::Kernel::library;
-  return best;
 }
 
 }  // namespace fmlp::cuda

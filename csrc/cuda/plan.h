@@ -16,14 +16,10 @@ struct DeviceProperties {
 };
 
 struct Plan {
-  // none and library: the composite of torch's own operators serves. With library it is faster than the same operators
-  // left to a compiler.
-  enum class Kernel { none, library, row, tile, cluster };
+  enum class Kernel { none, row, tile, cluster };
 
-  Kernel kernel = Kernel::none;
-  const char* reason = "";  // why this kernel, or why no kernel of ours: one sentence
-
-  bool is_ours() const { return kernel != Kernel::none && kernel != Kernel::library; }
+  Kernel kernel = Kernel::none;  // none: the composite of torch's own operators serves
+  const char* reason = "";       // why this kernel, or why none: one sentence
 
   // Fields of the generated Config; kernels/interface.cuh says what each means.
   int threads = 0;

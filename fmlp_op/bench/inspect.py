@@ -49,7 +49,7 @@ def inspect(
     workload = Workload(dims, batch, dtype, arch, activation=activation, output_activation=output_activation)
     problem = _problem(workload)
     planned = plan(problem, device)
-    if not planned.is_ours:
+    if planned.kernel == "none":
         print(f"{workload}: no fused kernel, torch's own operators serve, because {planned.reason}")
         return
     cuda = cuda_info()
