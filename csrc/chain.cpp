@@ -41,15 +41,11 @@ struct Operand {
   }
 };
 
-[[noreturn]] void refuse(const Chain& chain, const std::string& sentence) {
-  throw std::runtime_error(std::string("fmlp::") + chain.op + ": " + sentence);
-}
-
 void check_dtype_and_device(const Chain& chain, const Operand& operand, const TensorInfo& info) {
   if (info.dtype != chain.x_info.dtype)
-    refuse(chain, operand.name() + " and x have different dtypes; convert one of them, or use torch.autocast.");
+    refuse(chain.op, operand.name() + " and x have different dtypes; convert one of them, or use torch.autocast.");
   if (info.device_type != chain.x_info.device_type || info.device_index != chain.x_info.device_index)
-    refuse(chain, operand.name() + " and x are on different devices; move one of them with .to(device).");
+    refuse(chain.op, operand.name() + " and x are on different devices; move one of them with .to(device).");
 }
 
 bool is_contiguous(const TensorInfo& info) {
@@ -128,26 +124,30 @@ const void* data(const Tensor& tensor) {
 
 }  // namespace
 
+void refuse(const char* op, const std::string& sentence) {
+  throw std::runtime_error(std::string("fmlp::") + op + ": " + sentence);
+}
+
 void Chain::check(Layout layout) {
   x_info = inspect(x, layout);
-  if (x_info.dim == 0) refuse(*this, "x is a scalar; it must be [*, in_features].");
+  if (x_info.dim == 0) refuse(op, "x is a scalar; it must be [*, in_features].");
   int64_t features = x_info.last();
   for (int l = 0; l < depth; ++l) {
     const TensorInfo& weight = weight_info[l] = inspect(weights[l], layout);
     const Operand weight_name{*this, false, l}, bias_name{*this, true, l};
     if (weight.dim != 2)
-      refuse(*this, weight_name.name() + " has shape " + shape(weight) + "; it must be [out_features, in_features].");
+      refuse(op, weight_name.name() + " has shape " + shape(weight) + "; it must be [out_features, in_features].");
     if (weight.sizes[1] != features)
-      refuse(*this, weight_name.name() + " has shape " + shape(weight) + ", but its input has " +
-                        std::to_string(features) + " features; it must be [out_features, " + std::to_string(features) +
-                        "].");
+      refuse(op, weight_name.name() + " has shape " + shape(weight) + ", but its input has " +
+                     std::to_string(features) + " features; it must be [out_features, " + std::to_string(features) +
+                     "].");
     check_dtype_and_device(*this, weight_name, weight);
     features = weight.sizes[0];
     if (!biases[l]) continue;
     const TensorInfo& bias = bias_info[l] = inspect(biases[l], layout);
     if (bias.dim != 1 || bias.sizes[0] != features)
-      refuse(*this, bias_name.name() + " has shape " + shape(bias) + "; it must be [" + std::to_string(features) +
-                        "], like " + weight_name.name() + "'s out_features.");
+      refuse(op, bias_name.name() + " has shape " + shape(bias) + "; it must be [" + std::to_string(features) +
+                     "], like " + weight_name.name() + "'s out_features.");
     check_dtype_and_device(*this, bias_name, bias);
   }
 }

@@ -11,6 +11,9 @@
 
 namespace fmlp {
 
+// Throws std::runtime_error with the one sentence that tells the caller of the operator what to do.
+[[noreturn]] void refuse(const char* op, const std::string& sentence);
+
 // What the shim says of one tensor. Pointers are borrowed from the tensor.
 struct TensorInfo {
   int64_t dim = 0;

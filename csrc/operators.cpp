@@ -77,6 +77,8 @@ Chain unpack_short_chain(StableIValue* stack) {
   }
   const String activation(from_ivalue<StringHandle>(stack[9]));
   const String output_activation(from_ivalue<StringHandle>(stack[10]));
+  if (chain.weights[3] && !chain.weights[2])
+    refuse(chain.op, "w4 is given, but w3 is None; pass the weights in order.");
   chain.depth = !chain.weights[2] ? 2 : !chain.weights[3] ? 3 : 4;
   chain.activation = activation_of(chain.op, "activation", activation);
   chain.output_activation = activation_of(chain.op, "output_activation", output_activation);
@@ -108,15 +110,12 @@ Chain unpack_chain(const char* op, StableIValue* stack) {
   chain.allow_tf32 = from_ivalue<bool>(stack[5]);
 
   const size_t depth = size_of(weights);
-  const auto refuse = [op](const std::string& sentence) {
-    return std::runtime_error(std::string("fmlp::") + op + ": " + sentence);
-  };
   if (depth < 2 || depth > kMaxDepth)
-    throw refuse("weights holds " + std::to_string(depth) + " tensors; it must hold 2 to " + std::to_string(kMaxDepth) +
-                 ".");
+    refuse(op,
+           "weights holds " + std::to_string(depth) + " tensors; it must hold 2 to " + std::to_string(kMaxDepth) + ".");
   if (size_of(biases) != depth)
-    throw refuse("biases holds " + std::to_string(size_of(biases)) + " entries; it must hold " + std::to_string(depth) +
-                 ", one per weight (None where a layer has no bias).");
+    refuse(op, "biases holds " + std::to_string(size_of(biases)) + " entries; it must hold " + std::to_string(depth) +
+                   ", one per weight (None where a layer has no bias).");
   chain.depth = static_cast<int>(depth);
   for (size_t l = 0; l < depth; ++l) {
     chain.weights[l] = Tensor(from_ivalue<AtenTensorHandle>(item(weights, l)));

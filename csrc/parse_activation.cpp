@@ -2,9 +2,10 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include "chain.h"
 
 namespace fmlp {
 namespace {
@@ -23,9 +24,7 @@ constexpr Entry kEntries[] = {FMLP_ACTIVATIONS(FMLP_ACTIVATION_ENTRY)};
 
 Activation parse_activation(const char* op, const char* argument, const char* text) {
   const std::string_view name(text, std::strcspn(text, "("));
-  const auto refuse = [&](const std::string& rule) -> std::runtime_error {
-    return std::runtime_error(std::string("fmlp::") + op + ": " + argument + " is \"" + text + "\"; " + rule);
-  };
+  const auto given = [&] { return std::string(argument) + " is \"" + text + "\"; "; };
   for (size_t i = 0; i < std::size(kEntries); ++i) {
     const Entry& entry = kEntries[i];
     if (name != entry.name) continue;
@@ -42,12 +41,12 @@ Activation parse_activation(const char* op, const char* argument, const char* te
       if (*cursor == ',') ++cursor;
     }
     if (cursor[0] == ')' && cursor[1] == '\0' && count > 0) return activation;
-    throw refuse(std::string(name) + " takes at most " + std::to_string(entry.parameters) + " numbers, as in \"" +
-                 std::string(name) + "(0.1)\".");
+    refuse(op, given() + std::string(name) + " takes at most " + std::to_string(entry.parameters) +
+                   " numbers, as in \"" + std::string(name) + "(0.1)\".");
   }
   std::string names;
   for (const Entry& entry : kEntries) names += std::string(names.empty() ? "" : ", ") + entry.name;
-  throw refuse("it must be one of " + names + ".");
+  refuse(op, given() + "it must be one of " + names + ".");
 }
 
 }  // namespace fmlp

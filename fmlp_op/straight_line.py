@@ -19,12 +19,11 @@ from fmlp_op.graph.facts import Reader
 _ops = torch.ops.fmlp
 _FUSED = (_ops.fused_mlp.default, _ops.fused_chain.default)
 
-# What Inductor's wrapper costs beside the fused operators pays for one more operator on a CPU, and each linear layer
-# left over for one more again, up to results of this size (csrc/NOTES.md, "Host time").
+# Results up to this size: beyond, a compiler's loops gain more than its wrapper costs (csrc/NOTES.md, "Host time").
 _MOST_ELEMENTS = 4096
 
 
-def straight_line(gm: fx.GraphModule, may_call_torch: bool = True) -> Callable[..., Any] | None:
+def straight_line(gm: fx.GraphModule, *, may_call_torch: bool) -> Callable[..., Any] | None:
     """A function equal to `gm.forward`, or None where a compiler should see to the rest of `gm`.
 
     Args:
@@ -40,8 +39,7 @@ def straight_line(gm: fx.GraphModule, may_call_torch: bool = True) -> Callable[.
     needs_grad = torch.is_grad_enabled() and any(_requires_grad(node) for node in placeholders)
     code = _Code(gm, placeholders)
     if not needs_grad:  # a dual tensor asks for a derivative even where no input requires one
-        parameters = ", ".join(code.names[node] for node in placeholders)
-        code.lines.append(f"if forward_ad._current_level >= 0: return gm.forward({parameters})")
+        code.lines.append(f"if forward_ad._current_level >= 0: return gm.forward({code.parameters})")
     for node in calls:
         if node in rest:
             code.add_call(node, node.target, node.args)
@@ -65,7 +63,10 @@ def _inference(node: fx.Node) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _is_little(rest: list[fx.Node], gm: fx.GraphModule) -> bool:
-    """Whether calling `rest` one by one on a CPU is quicker than a compiler's code for it, and the same."""
+    """Whether calling `rest` one by one on a CPU is quicker than a compiler's code for it, and the same.
+
+    Inductor's wrapper costs as much as one operator of torch's, and one more for every linear layer it calls.
+    """
     linears = sum(getattr(node.target, "__name__", "") == "linear" for node in rest)
     if len(rest) - linears > 1 + linears:
         return False

@@ -63,6 +63,12 @@ def test_short_chain_is_the_chain_with_its_layers_as_single_arguments(depth: int
     torch.testing.assert_close(rows, torch.ops.fmlp.fused_chain(*operands))
 
 
+def test_short_chain_refuses_a_gap_between_its_weights() -> None:
+    x, w1, w2, w3, *_ = Sample().tensors()
+    with pytest.raises(RuntimeError, match="w4 is given, but w3 is None"):
+        torch.ops.fmlp.fused_short_chain_inference(x, w1, w2, None, w3, None, None, None, None)
+
+
 @pytest.mark.parametrize("call", [fused_mlp, fmlp_op.fused_mlp, torch.ops.fmlp.fused_mlp_inference])
 def test_every_entry_gives_the_same_bits(call, device: str) -> None:
     args = Sample().tensors(device)
