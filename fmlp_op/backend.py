@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -44,7 +45,9 @@ def fmlp(
         ValueError: an option or a value that does not exist, with the nearest that does.
     """
     own, inductor_options = _split_options(options or {})
-    report = rewrite(gm, policy=own.get(_POLICY) or default_policy())
+    patches = {**(torch._inductor.list_mode_options(mode) if mode else {}), **inductor_options}
+    with torch._inductor.config.patch(patches) if patches else nullcontext():  # the policy asks how Inductor is set
+        report = rewrite(gm, policy=own.get(_POLICY) or default_policy())
     record(report)
     direct = straight_line(gm, may_call_torch=not (mode or inductor_options or _INNER in own))
     if direct is not None:
@@ -52,7 +55,6 @@ def fmlp(
     inner = torch._dynamo.lookup_backend(own.get(_INNER, "inductor"))
     if own.get(_INNER, "inductor") != "inductor":
         return inner(gm, example_inputs)
-    patches = {**(torch._inductor.list_mode_options(mode) if mode else {}), **inductor_options}
     return inner(gm, example_inputs, config_patches=patches)  # type: ignore[call-arg]
 
 
@@ -82,7 +84,7 @@ def _split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
     from torch._inductor import config
 
     own = {name: value for name, value in options.items() if name.startswith("fmlp.")}
-    rest = {name: value for name, value in options.items() if name not in own}
+    rest = {name.replace("-", "_"): value for name, value in options.items() if name not in own}
     known = [_POLICY, _INNER, *config.get_config_copy()]
     for name in options:
         if name.replace("-", "_") not in known and name not in known:

@@ -1,4 +1,4 @@
-"""Times an MLP fused and unfused on the device it is for: what the policy "measure" asks. Start from `times`."""
+"""Times an MLP in two ways on the device it is for: what the policies ask. Start from `times`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,26 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fmlp_op import reference
 from fmlp_op.autograd import chain_backward
-from fmlp_op.bench.timing import Timing, back_to_back, interleave, warm_up
+from fmlp_op.bench.timing import Round, Timing, back_to_back, cuda_events, interleave, warm_up
 from fmlp_op.ops import fused_chain
 from fmlp_op.problem import Problem
 
 # Of both together, warm-up not counted.
 _SECONDS = 0.05
 
+# Inductor pads products whose sizes are no multiple of this (bytes), after measurements of its own.
+_INDUCTOR_ALIGNMENT = 16
+
+# Of the GPU's free memory, what may be taken for a measurement that nobody asked for.
+_MEMORY_SHARE = 1 / 16
+
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds per call, or per forward and backward where gradients are needed; medians."""
+    """Seconds per call, or per forward and backward where gradients are needed; medians.
+
+    `fused` is of the operator, `plain` of what would run in its place.
+    """
 
     fused: float
     plain: float
@@ -44,17 +53,62 @@ def times(problem: Problem) -> Times:
 
 @functools.cache
 def _times(problem: Problem, threads: int) -> Times:
-    device_type = problem.device.type
-    synchronize = torch.cuda.synchronize if device_type == "cuda" else None
+    synchronize = torch.cuda.synchronize if problem.device.type == "cuda" else None
+
+    def one_round(call: Callable[[], object]) -> Round:
+        return _then_wait(call, warm_up(call, synchronize), synchronize)
+
+    return _compare(problem, _training_steps if problem.needs_grad else _forwards, one_round)
+
+
+def times_of_products(problem: Problem) -> Times | None:
+    """GPU time of torch's own operators: `fused`, one by one, and `plain`, as Inductor's code calls them.
+
+    Eager adds a bias within the product; Inductor takes the plain product wherever an activation follows, and adds the
+    bias in the pass over memory of the activation. cuBLAS has different kernels for the two. Kept for the life of the
+    process.
+
+    Returns:
+        None where there is no GPU, where this says nothing about Inductor, or where it would take much memory.
+
+    Raises:
+        RuntimeError: nothing can be timed now.
+    """
+    assert problem.rows is not None, "only a known number of rows can be measured"
+    if not torch.cuda.is_available():
+        return None
+    multiple = _INDUCTOR_ALIGNMENT // problem.dtype.itemsize
+    largest = 4 * problem.rows * max(problem.widths) * problem.dtype.itemsize  # x and three results at a time
+    if any(size % multiple for size in (problem.rows, *problem.widths)):
+        return None
+    if largest > _MEMORY_SHARE * torch.cuda.mem_get_info(problem.device)[0]:
+        return None
+    return _times_of_products(problem)
+
+
+@functools.cache
+def _times_of_products(problem: Problem) -> Times:
+    return _compare(problem, _products, cuda_events)
+
+
+def _compare(
+    problem: Problem,
+    make_calls: Callable[..., dict[str, Callable[[], object]]],
+    make_round: Callable[[Callable[[], object]], Round],
+) -> Times:
+    device = problem.device
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("nothing can be timed while a CUDA graph is captured")
     # Without autograd's own overhead, which a compiler removes from both.
     with (
         _disable_current_modes(),
         torch.inference_mode(False),
         torch.no_grad(),
-        torch.autocast(device_type, enabled=False),
+        torch.autocast(device.type, enabled=False),
+        torch.cuda.device(device if device.type == "cuda" else -1),
     ):
-        calls = (_training_steps if problem.needs_grad else _forwards)(problem, *_operands(problem))
-        rounds = {name: _then_wait(call, warm_up(call, synchronize), synchronize) for name, call in calls.items()}
+        calls = make_calls(problem, *_operands(problem))
+        rounds = {name: make_round(call) for name, call in calls.items()}
         found: dict[str, Timing] = interleave(rounds, _SECONDS)
     return Times(found["fused"].median, found["plain"].median)
 
@@ -67,6 +121,23 @@ def _forwards(
         "fused": functools.partial(fused_chain, *operands, allow_tf32=problem.allow_tf32),
         "plain": functools.partial(reference.chain, *operands),
     }
+
+
+def _products(
+    problem: Problem, x: Tensor, weights: list[Tensor], biases: list[Tensor | None]
+) -> dict[str, Callable[[], object]]:
+    activations = ["relu"] * (len(weights) - 1) + [problem.output_activation]
+
+    def plain() -> Tensor:
+        h = x
+        for weight, bias, activation in zip(weights, biases, activations, strict=True):
+            if activation == "identity":
+                h = F.linear(h, weight, bias)
+            else:  # an addition in place moves the bytes that Inductor's pass moves
+                h = torch.mm(h, weight.t()).add_(0.0 if bias is None else bias)
+        return h
+
+    return {"fused": _forwards(problem, x, weights, biases)["fused"], "plain": plain}
 
 
 def _training_steps(

@@ -10,9 +10,12 @@ from fmlp_op.activations import parse
 from fmlp_op.plan import DEVICES, Device, plan
 from fmlp_op.problem import Problem
 
-# "auto" fuses where past measurements say it pays; "measure" times both on the device at hand, while compiling;
-# "always" fuses wherever it is the same function.
+# "auto" fuses where past measurements say it pays, and where no kernel does, times torch's own two ways on the GPU at
+# hand; "measure" times both on the device at hand, while compiling; "always" fuses wherever it is the same function.
 POLICIES = ("auto", "always", "never", "measure")
+
+# Of its products' time, what calling them one by one has to save before they are taken out of Inductor's hands.
+_LEAST_GAIN = 0.01
 
 # What a batch that is only known at run time is taken to be: it has to pay for both.
 _TYPICAL_ROWS = (16, 1024)
@@ -72,8 +75,33 @@ def _derivative_needs_sums(activation: str) -> bool:
 def _by_plan(problem: Problem) -> Verdict:
     chosen = plan(problem, _assumed_device(problem))
     if chosen.kernel == "none":
-        return Verdict(False, f"no kernel pays for {problem.rows} rows of it: {chosen.reason}")
+        return _without_kernel(problem, f"no kernel pays for {problem.rows} rows of it: {chosen.reason}")
     return Verdict(True, f"the {chosen.kernel} kernel serves it")
+
+
+def _without_kernel(problem: Problem, reason: str) -> Verdict:
+    """The operator then calls torch's own operators one by one. That is faster than Inductor where cuBLAS happens to
+    have the better kernel for a product with its bias than for one without, which is up to the GPU and the sizes.
+    """
+    if problem.device.type != "cuda" or problem.needs_grad or _inductor_is_tuned():
+        return Verdict(False, reason)
+    from fmlp_op.measure import times_of_products
+
+    try:
+        found = times_of_products(problem)
+    except RuntimeError:
+        return Verdict(False, reason)
+    if found is None or found.fused > (1 - _LEAST_GAIN) * found.plain:
+        return Verdict(False, reason)
+    figures = f"{found.fused * 1e6:.3g} µs one by one, {found.plain * 1e6:.3g} µs as Inductor calls them"
+    return Verdict(True, f"{reason}; measured: torch's operators take {figures}")
+
+
+def _inductor_is_tuned() -> bool:
+    """Whether Inductor was asked for more than its default, which is what `times_of_products` compares with."""
+    from torch._inductor import config
+
+    return config.max_autotune or config.max_autotune_gemm or config.triton.cudagraphs
 
 
 def _measured(problem: Problem) -> Verdict:

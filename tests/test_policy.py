@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from fmlp_op import Problem, explain, measure
+from fmlp_op import Problem, backend, explain, measure
 from fmlp_op.policy import decide
 
 
@@ -29,6 +29,93 @@ def test_auto_fuses_the_reference_workload(device: str, rows: int | None) -> Non
 def test_auto_declines_with_a_reason_where_no_kernel_serves(device: str) -> None:
     verdict = decide(problem((8192, 8192, 8192, 8192), device=device), "auto")
     assert not verdict.fuse and "no kernel" in verdict.reason
+
+
+def no_kernel_serves() -> Problem:
+    return problem((1024,) * 4, device="cuda")
+
+
+@pytest.mark.parametrize(("one_by_one", "fuse"), [(25e-6, True), (31.9e-6, False), (40e-6, False)])
+def test_auto_takes_the_faster_of_torchs_two_ways_where_no_kernel_serves(
+    one_by_one: float, fuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "times_of_products", lambda problem: measure.Times(one_by_one, 32e-6))
+    verdict = decide(no_kernel_serves(), "auto")
+    assert verdict.fuse == fuse and "no kernel pays" in verdict.reason
+    assert ("25 µs one by one, 32 µs as Inductor calls them" in verdict.reason) == fuse
+    assert not decide(replace(no_kernel_serves(), needs_grad=True), "auto").fuse
+
+
+def cannot_time(problem: Problem) -> measure.Times:
+    raise RuntimeError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("times", [lambda problem: None, cannot_time])
+def test_auto_leaves_to_inductor_what_no_kernel_serves_and_nothing_can_time(
+    times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "times_of_products", times)
+    assert not decide(no_kernel_serves(), "auto").fuse
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "max-autotune"},
+        {"mode": "reduce-overhead"},
+        {"options": {"max_autotune": True}},
+        {"options": {"triton.cudagraphs": True}},
+        {},
+    ],
+    ids=str,
+)
+def test_auto_takes_no_product_from_an_inductor_asked_for_more_than_its_default(
+    settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(backend, "rewrite", lambda gm, policy: seen.append(decide(no_kernel_serves(), policy)))
+    monkeypatch.setattr(backend, "record", lambda report: None)
+    monkeypatch.setattr(measure, "times_of_products", lambda problem: measure.Times(1e-6, 2e-6))
+    torch.compile(torch.sin, backend="fmlp", **settings)(torch.ones(4))
+    assert [verdict.fuse for verdict in seen] == [not settings]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("rows", [16, 1024])
+def test_products_are_timed_on_the_gpu_and_kept(rows: int) -> None:
+    one = replace(no_kernel_serves(), rows=rows)
+    found = measure.times_of_products(one)
+    assert found is not None and 1e-6 < found.fused < 1e-2 and 1e-6 < found.plain < 1e-2
+    assert measure.times_of_products(one) is found
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("sizes", [(17, 1024), (16, 1023), (1 << 28, 1024)], ids=str)
+def test_products_that_inductor_pads_or_that_would_fill_the_memory_are_not_timed(sizes: tuple[int, int]) -> None:
+    rows, width = sizes
+    assert measure.times_of_products(problem((width,) * 4, rows=rows, device="cuda")) is None
+
+
+@pytest.mark.cuda
+def test_nothing_is_timed_while_a_graph_is_captured() -> None:
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        assert not decide(replace(no_kernel_serves(), rows=64), "auto").fuse
+    graph.replay()
+    assert torch.equal(y, torch.full_like(x, 2))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("one_by_one", [1e-6, 3e-6])
+def test_either_way_computes_what_eager_does(one_by_one: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "times_of_products", lambda problem: measure.Times(one_by_one, 2e-6))
+    model = nn.Sequential(*[m for _ in range(3) for m in (nn.Linear(1024, 1024), nn.ReLU())]).cuda()
+    x = torch.randn(1024, 1024, device="cuda")
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="fmlp")(x), model(x))
+    assert counters["fmlp"]["fused"] == (one_by_one < 2e-6)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "elu", "sin(30.0)"])

@@ -23,6 +23,8 @@ Name = TypeVar("Name")
 _ROUND_SECONDS = 2e-3
 # A stream holds about a thousand launches; beyond them the host waits for the GPU and its own time cannot be seen.
 _MOST_CALLS_IN_FLIGHT = 100
+# No GPU's clock is faster.
+_MOST_CYCLES_PER_SECOND = 3e9
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,31 @@ def cuda_graph(graph: torch.cuda.CUDAGraph, calls: int) -> Round:
         graph.replay()
         begin.record()
         graph.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3 / calls
+
+    return one_round
+
+
+def cuda_events(call: Call) -> Round:
+    """GPU time with no CUDA graph: the host queues a round of calls while the GPU is kept waiting."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    host_seconds = time.perf_counter() - start
+    torch.cuda.synchronize()
+    calls = max(1, min(_MOST_CALLS_IN_FLIGHT // 5, int(_ROUND_SECONDS / max(time.perf_counter() - start, 1e-6))))
+    head_start = int((2 * calls * host_seconds + 1e-4) * _MOST_CYCLES_PER_SECOND)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def one_round() -> float:
+        torch.cuda._sleep(head_start)
+        begin.record()
+        for _ in range(calls):
+            call()
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3 / calls
