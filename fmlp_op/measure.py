@@ -77,6 +77,7 @@ def times_of_products(problem: Problem) -> Times | None:
     assert problem.rows is not None, "only a known number of rows can be measured"
     if not torch.cuda.is_available():
         return None
+    _refuse_in_capture(problem.device)
     multiple = _INDUCTOR_ALIGNMENT // problem.dtype.itemsize
     largest = 4 * problem.rows * max(problem.widths) * problem.dtype.itemsize  # x and three results at a time
     if any(size % multiple for size in (problem.rows, *problem.widths)):
@@ -97,8 +98,7 @@ def _compare(
     make_round: Callable[[Callable[[], object]], Round],
 ) -> Times:
     device = problem.device
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("nothing can be timed while a CUDA graph is captured")
+    _refuse_in_capture(device)
     # Without autograd's own overhead, which a compiler removes from both.
     with (
         _disable_current_modes(),
@@ -111,6 +111,11 @@ def _compare(
         rounds = {name: make_round(call) for name, call in calls.items()}
         found: dict[str, Timing] = interleave(rounds, _SECONDS)
     return Times(found["fused"].median, found["plain"].median)
+
+
+def _refuse_in_capture(device: torch.device) -> None:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("nothing can be timed while a CUDA graph is captured")
 
 
 def _forwards(

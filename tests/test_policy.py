@@ -44,6 +44,11 @@ def test_auto_takes_the_faster_of_torchs_two_ways_where_no_kernel_serves(
     assert verdict.fuse == fuse and "no kernel pays" in verdict.reason
     assert ("25 µs one by one, 32 µs as Inductor calls them" in verdict.reason) == fuse
     assert not decide(replace(no_kernel_serves(), needs_grad=True), "auto").fuse
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not decide(no_kernel_serves(), "auto").fuse
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def cannot_time(problem: Problem) -> measure.Times:
