@@ -113,6 +113,11 @@ def plan(problem: Problem, device: Device | None = None) -> Plan:
     return Plan(answer.pop("kernel"), answer.pop("reason"), answer)
 
 
+def kernel_source(problem: Problem, device: Device) -> str:
+    """The CUDA C++ text generated for the planned kernel, which includes files of csrc/cuda/kernels; "" for none."""
+    return call_text(library.fmlp_kernel_source, ctypes.byref(_pack(problem)), ctypes.byref(_pack_device(device)))
+
+
 def compile_kernel(problem: Problem, device: Device) -> dict[str, Any]:
     """Compile the planned CUDA kernel with NVRTC for an architecture, present or not.
 
