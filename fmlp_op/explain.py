@@ -54,6 +54,8 @@ def _kernel(decision: Decision) -> str:
     if decision.problem.device.type == "cuda" and not torch.cuda.is_available():
         return "chosen when it runs, by the GPU"
     chosen = plan(decision.problem)
+    if chosen.kernel == "none":
+        return f"none: torch's own operators, one by one ({chosen.reason})"
     return f"{chosen.kernel} ({chosen.reason})"
 
 

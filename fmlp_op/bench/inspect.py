@@ -10,19 +10,17 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fmlp_op.bench.occupancy import Occupancy, occupancy
 from fmlp_op.bench.report import print_table
-from fmlp_op.bench.workload import DTYPES, Workload
+from fmlp_op.bench.workload import Workload
 from fmlp_op.cli import CommandError
 from fmlp_op.info import cuda_info
 from fmlp_op.plan import DEVICES, Plan, compile_kernel, plan
-from fmlp_op.problem import Problem
 
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)")
 _MOST_INSTRUCTIONS = 14
@@ -47,7 +45,7 @@ def inspect(
     """
     device = DEVICES[arch]
     workload = Workload(dims, batch, dtype, arch, activation=activation, output_activation=output_activation)
-    problem = _problem(workload)
+    problem = replace(workload, device="cuda").problem
     planned = plan(problem, device)
     if planned.kernel == "none":
         print(f"{workload}: no fused kernel, torch's own operators serve, because {planned.reason}")
@@ -72,20 +70,6 @@ def inspect(
         ("instructions", instructions),
     ]
     print_table(rows, right=False)
-
-
-def _problem(workload: Workload) -> Problem:
-    return Problem(
-        rows=workload.rows,
-        widths=workload.widths,
-        dtype=DTYPES[workload.dtype],
-        device=torch.device("cuda"),
-        biases=(True,) * len(workload.layers),
-        activation=workload.activation,
-        output_activation=workload.output_activation,
-        needs_grad=False,
-        allow_tf32=workload.dtype == "tf32",
-    )
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from fmlp_op.bench.peaks import Peaks
 from fmlp_op.bench.peers import FMLP, Peer, build
 from fmlp_op.bench.timing import Round, Timing
 from fmlp_op.bench.workload import Workload
+from fmlp_op.plan import plan
 
 HOST, LATENCY, GPU, GPU_COLD = "host", "latency", "gpu", "gpu cold"
 _COLD_CALLS = 20
@@ -31,7 +32,7 @@ class Cell:
             "latency": a call and the wait for its result; "gpu": inside a CUDA graph of such calls; "gpu cold": the
             same with the L2 cache overwritten before each.
         missing: why a peer is not in `timings`.
-        fused: whether the policy of the `fmlp` backend fused this MLP.
+        fused: whether the policy of the `fmlp` backend fused this MLP into a kernel.
     """
 
     workload: Workload
@@ -139,4 +140,6 @@ def _cell(
     workload: Workload, found: Sequence[Peer], missing: dict[str, str], timings: dict[tuple[str, str], Timing]
 ) -> Cell:
     fused = any(peer.fused for peer in found if peer.name == FMLP)
+    if fused and not workload.is_network:  # where no kernel serves, the policy may choose the operator all the same
+        fused = plan(workload.problem).kernel != "none"
     return Cell(workload, timings, missing, fused)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fmlp_op.activations import parse
 from fmlp_op.bench.networks import NETWORKS
+from fmlp_op.problem import Problem
 
 DTYPES = {
     "float32": torch.float32,
@@ -71,6 +72,21 @@ class Workload:
         if self.is_network:
             return _network_layers(self.name)
         return tuple(zip(self.widths[:-1], self.widths[1:], strict=True))
+
+    @property
+    def problem(self) -> Problem:
+        """Of an MLP: what plans and policies are asked about it, in inference."""
+        return Problem(
+            rows=self.rows,
+            widths=self.widths,
+            dtype=DTYPES[self.dtype],
+            device=torch.device(self.device),
+            biases=(True,) * len(self.layers),
+            activation=self.activation,
+            output_activation=self.output_activation,
+            needs_grad=False,
+            allow_tf32=self.dtype == "tf32",
+        )
 
     @property
     def flops(self) -> int:
